@@ -1,0 +1,41 @@
+# `make help` lists the targets. PYTHON chooses the interpreter the environment is made from, VENV where it goes.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := glocal_xml examples tests benchmarks
+
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.DEFAULT_GOAL := help
+.PHONY: bench demo help quality style test test-slow
+
+# The stamp is newer than what it was made from, so an environment is built once and again when dependencies change.
+$(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: $(VENV)/.installed  ## Train on the embedded data from a real encoder; print metrics and explained predictions
+	$(BIN)/python examples/quickstart.py
+
+test: $(VENV)/.installed  ## Run all tests but the slow ones
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.installed  ## Run the tests with real weights and real data
+	$(BIN)/python -m pytest -m slow
+
+quality: $(VENV)/.installed  ## Check lint and format
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+style: $(VENV)/.installed  ## Fix lint and format
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench: $(VENV)/.installed  ## Measure a training step and prediction against the plain forms
+	$(BIN)/python benchmarks/training_step.py
+
+help:  ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14

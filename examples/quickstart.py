@@ -1,0 +1,42 @@
+"""
+Trains GlocalXML from a real encoder on a part of the embedded data, then explains what it predicts.
+
+    python examples/quickstart.py [flags of run_xmtc.py]
+
+Works with neither the Hub nor a GPU, in under ten minutes on two cores.
+"""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+from transformers import AutoModel, AutoTokenizer
+
+from glocal_xml import explain
+from glocal_xml.training import main, parse_arguments
+
+RECIPE = "examples/recipes/debtags/demo.yaml"
+
+
+def show(model, tokenizer, row: dict) -> None:
+    """Prints a text with its true labels, and its predicted ones with the words that each read."""
+    print("\n" + textwrap.shorten(row["text"], 300, placeholder=" …"))
+    print("  true:", ", ".join(row["labels"]))
+    for item in explain(model, tokenizer, row["text"], top_k=5, num_words=4):
+        mark = "+" if item.label in row["labels"] else " "
+        branches = ", ".join(f"{name} {score:.2f}" for name, score in item.branch_scores.items())
+        words = ", ".join(f"{word} {weight:.2f}" for word, weight in item.words)
+        print(f"  {mark} {item.score:.2f} {item.label:32} ({branches})  read: {words}")
+
+
+if __name__ == "__main__":
+    arguments = [RECIPE, *sys.argv[1:]]
+    main(arguments)
+    folder = parse_arguments(arguments)[2].output_dir
+    model = AutoModel.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    print("\nFive test texts; + marks a predicted label that is true, then the words that the label read:")
+    with Path(folder, "predictions.jsonl").open(encoding="utf-8") as file:
+        for _ in range(5):
+            show(model, tokenizer, json.loads(next(file)))

@@ -1,0 +1,19 @@
+"""Extreme multi-label text classification as Hugging Face models; importing it registers them with the Auto classes."""
+
+from glocal_xml.data import LabelSpace, load_xmtc_dataset
+from glocal_xml.explain import explain
+from glocal_xml.metrics import xmtc_metrics
+from glocal_xml.modeling import GlocalXMLConfig, GlocalXMLForMultiLabel
+from glocal_xml.pretrained import minilm_path
+from glocal_xml.version import __version__
+
+__all__ = [
+    "GlocalXMLConfig",
+    "GlocalXMLForMultiLabel",
+    "LabelSpace",
+    "__version__",
+    "explain",
+    "load_xmtc_dataset",
+    "minilm_path",
+    "xmtc_metrics",
+]

@@ -1,0 +1,49 @@
+"""Batches of token ids with the label ids of each text padded by -100."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_NO_LABEL = -100
+
+
+@dataclass
+class XMTCCollator:
+    """Pads tokenised rows to a batch of tensors.
+
+    Args:
+        tokenizer: Pads the token fields, on its own padding side.
+        pad_to_multiple_of: Rounds the length of the batch up, which suits some hardware.
+    """
+
+    tokenizer: "PreTrainedTokenizerBase"
+    pad_to_multiple_of: int | None = None
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Returns the token fields and, where the rows have labels, `labels` of shape (texts, most positives)."""
+        if not rows:
+            raise ValueError("the batch has no rows; give at least one")
+        if any("input_ids" not in row for row in rows):
+            raise ValueError(f"a row has no input_ids, only {sorted(rows[0])}; tokenize the dataset first")
+        fields = [name for name in self.tokenizer.model_input_names if all(name in row for row in rows)]
+        tokens = {name: [row[name] for row in rows] for name in fields}
+        batch = dict(self.tokenizer.pad(tokens, pad_to_multiple_of=self.pad_to_multiple_of, return_tensors="pt"))
+        labelled = sum("labels" in row for row in rows)
+        if labelled not in (0, len(rows)):
+            raise ValueError(f"{labelled} of {len(rows)} rows have labels; give all of them labels, or none")
+        if labelled:
+            batch["labels"] = _padded_labels([row["labels"] for row in rows])
+        return batch
+
+
+def _padded_labels(label_ids: list[Sequence[int]]) -> torch.Tensor:
+    width = max(1, max(len(ids) for ids in label_ids))
+    labels = torch.full((len(label_ids), width), _NO_LABEL, dtype=torch.int64)
+    for row, ids in zip(labels, label_ids, strict=True):
+        row[: len(ids)] = torch.as_tensor(ids, dtype=torch.int64)
+    return labels

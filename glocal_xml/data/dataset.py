@@ -1,0 +1,218 @@
+"""Datasets: files or loaded splits become texts with label ids, texts become tokens."""
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import datasets
+import numpy as np
+from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+
+from .label_space import LabelSpace
+from .readers import read_rows
+from .sources import ColumnReader, FileSource, LoadedSource
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+AnyDataset = TypeVar("AnyDataset", Dataset, IterableDataset, DatasetDict, IterableDatasetDict)
+
+_PARTS = ("train", "validation", "test")
+
+
+def load_xmtc_dataset(
+    files: Mapping[str, str | os.PathLike | Dataset | IterableDataset],
+    *,
+    label_space: LabelSpace | None = None,
+    label_names: list[str] | None = None,
+    streaming: bool = False,
+    bad_rows: str = "error",
+    **reader_options: Any,
+) -> tuple[DatasetDict | IterableDatasetDict, LabelSpace]:
+    """Loads the parts of a dataset with the columns `text` and `labels` (label ids).
+
+    Every part is read once to check its rows and to collect its labels, and once more to encode them.
+
+    Args:
+        files: The parts "train", "validation" and "test", each a file that `read_rows` reads or a loaded dataset
+            with a column of texts and one of labels: lists of strings, of class ids, or delimited strings.
+        label_space: The labels of a trained model; without it they are those of the train part.
+        label_names: A whole taxonomy in its own order, for a label space that is made here.
+        streaming: Whether rows are read while they are used, instead of being written to the Arrow cache first.
+        bad_rows: "error" to stop at the first bad row, "skip" to leave bad rows out and log their number.
+        reader_options: Options of `read_rows`, the same for all parts.
+    """
+    _check_request(files, label_space, label_names, reader_options)
+    sources = {
+        name: _source(name, files[name], streaming, bad_rows, reader_options) for name in _PARTS if name in files
+    }
+    if label_space is None:
+        label_space = LabelSpace.from_label_lists(sources["train"].scan(), names=label_names)
+    else:
+        label_space = replace(label_space, unseen=list(label_space.unseen))
+        if "train" in sources:
+            _check_trained(sources["train"].scan(), label_space)
+    for name, source in sources.items():
+        if name != "train":
+            _log_unseen(name, label_space.add_unseen(source.scan()))
+    encoded = {name: source.encode(label_space) for name, source in sources.items()}
+    return (IterableDatasetDict if streaming else DatasetDict)(encoded), label_space
+
+
+def _check_request(
+    files: Mapping[str, Any],
+    label_space: LabelSpace | None,
+    label_names: list[str] | None,
+    reader_options: dict[str, Any],
+) -> None:
+    if not files or not set(files) <= set(_PARTS):
+        raise ValueError(
+            f"files has the parts {sorted(files)}, allowed are {list(_PARTS)}; rename or remove the others"
+        )
+    known = list(signature(read_rows).parameters)[1:]
+    unknown = sorted(set(reader_options) - set(known))
+    if unknown:
+        raise ValueError(f"unknown options {unknown}, allowed are {known}; correct or remove them")
+    if label_space is not None and label_names is not None:
+        raise ValueError("label_space and label_names are both given; the space has names already, leave one out")
+    if label_space is None and "train" not in files:
+        raise ValueError("there is neither a train part nor a label_space; give the label_space of the trained model")
+    if reader_options.get("labels_path") is not None and len(files) > 1:
+        raise ValueError(
+            f"labels_path is one file, but there are {len(files)} parts; leave it out and call the label files "
+            "like the text files, with `labels` in place of `texts`"
+        )
+
+
+def _source(
+    name: str, source: Any, streaming: bool, bad_rows: str, options: dict[str, Any]
+) -> FileSource | LoadedSource:
+    if not isinstance(source, (Dataset, IterableDataset)):
+        return FileSource(name, Path(source), streaming, bad_rows, options)
+    if isinstance(source, IterableDataset) and not streaming:
+        raise ValueError(f"the {name} part is an IterableDataset; pass streaming=True")
+    if isinstance(source, Dataset) and streaming:
+        source = source.to_iterable_dataset()
+    known = {field.name for field in fields(ColumnReader)}
+    reader = ColumnReader(**{key: value for key, value in options.items() if key in known})
+    return LoadedSource(name, source, bad_rows, reader)
+
+
+def _check_trained(label_lists: Iterable[list[str]], label_space: LabelSpace) -> None:
+    for labels in label_lists:
+        untrained = label_space.decode(i for i in label_space.encode(labels) if i >= label_space.num_labels)
+        if untrained:
+            raise ValueError(
+                f"the train part has the labels {untrained}, which the label_space knows from evaluation data only; "
+                "leave label_space out to make a new one"
+            )
+
+
+def _log_unseen(name: str, unseen: list[str]) -> None:
+    if unseen:
+        logger.warning("%d labels of the %s part have no training text, such as %s", len(unseen), name, unseen[:5])
+
+
+def load_hub_dataset(
+    name_or_path: str | os.PathLike,
+    *,
+    config: str | None = None,
+    text_column: str,
+    labels_column: str,
+    split_map: Mapping[str, str] | None = None,
+    streaming: bool = False,
+    revision: str | None = None,
+) -> dict[str, Dataset | IterableDataset]:
+    """Loads splits for `load_xmtc_dataset`, with their columns renamed to `text` and `labels`.
+
+    Args:
+        name_or_path: A folder written by `save_to_disk`, or anything `datasets.load_dataset` takes.
+        config: Configuration of the dataset.
+        text_column: The column of texts.
+        labels_column: The column of labels.
+        split_map: Which split is "train", "validation" and "test"; by default those of these names.
+        streaming: Whether to stream the dataset.
+        revision: Branch, tag or commit of a dataset on the Hub.
+    """
+    path = Path(name_or_path)
+    if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
+        loaded = datasets.load_from_disk(os.fspath(path))
+    else:
+        loaded = datasets.load_dataset(os.fspath(name_or_path), config, streaming=streaming, revision=revision)
+    splits = {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
+    if split_map is None:
+        split_map = {name: name for name in _PARTS if name in splits}
+    missing = sorted(set(split_map.values()) - set(splits))
+    if missing or not split_map:
+        raise ValueError(
+            f"{name_or_path} has the splits {sorted(splits)}, wanted are {sorted(split_map.values()) or _PARTS}; "
+            'pass split_map, such as {"train": "train", "validation": "dev"}'
+        )
+    return {
+        name: _with_standard_columns(splits[split], text_column, labels_column) for name, split in split_map.items()
+    }
+
+
+def _with_standard_columns(
+    dataset: Dataset | IterableDataset, text_column: str, labels_column: str
+) -> Dataset | IterableDataset:
+    wanted = {text_column: "text", labels_column: "labels"}
+    known = dataset.column_names or list(wanted)
+    missing = [column for column in wanted if column not in known]
+    if missing:
+        raise ValueError(f"the dataset has no column {missing[0]!r}, only {known}; name the right one")
+    renamed = {old: new for old, new in wanted.items() if old != new}
+    dataset = dataset.select_columns(list(wanted))
+    return dataset.rename_columns(renamed) if renamed else dataset
+
+
+def split_validation(dataset: Dataset, *, fraction_or_size: float | int, seed: int) -> tuple[Dataset, Dataset]:
+    """Sets texts aside at random and returns (training part, validation part), each in its old order.
+
+    `fraction_or_size` is a fraction when it lies between 0 and 1, a number of texts when it is an integer from 1.
+    """
+    is_fraction = isinstance(fraction_or_size, float) and 0 < fraction_or_size < 1
+    is_size = type(fraction_or_size) is int and fraction_or_size >= 1
+    if not is_fraction and not is_size:
+        raise ValueError(
+            f"fraction_or_size is {fraction_or_size!r}; give a fraction in (0, 1) or a number of texts >= 1"
+        )
+    size = max(1, round(fraction_or_size * len(dataset))) if is_fraction else fraction_or_size
+    if size >= len(dataset):
+        raise ValueError(
+            f"{size} of {len(dataset)} texts for validation leave none for training; give less than {len(dataset)}"
+        )
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    return dataset.select(np.sort(order[size:])), dataset.select(np.sort(order[:size]))
+
+
+def tokenize(
+    dataset: AnyDataset, tokenizer: "PreTrainedTokenizerBase", max_length: int, num_proc: int | None = None
+) -> AnyDataset:
+    """Replaces `text` by the token fields, truncated to `max_length` and not padded, and adds their `length`."""
+    special = tokenizer.num_special_tokens_to_add()
+    if max_length <= special:
+        raise ValueError(
+            f"max_length is {max_length}, but {special} special tokens are added; give at least {special + 1}"
+        )
+    options: dict[str, Any] = {"fn_kwargs": {"tokenizer": tokenizer, "max_length": max_length}}
+    if num_proc is not None:
+        if isinstance(dataset, (IterableDataset, IterableDatasetDict)):
+            raise ValueError(
+                f"num_proc is {num_proc}, but a streamed dataset is tokenized while it is read; leave it out"
+            )
+        options["num_proc"] = num_proc
+    return dataset.map(_tokenize_batch, batched=True, remove_columns=["text"], **options)
+
+
+def _tokenize_batch(
+    batch: dict[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_length: int
+) -> dict[str, list[Any]]:
+    tokens = tokenizer(batch["text"], truncation=True, max_length=max_length)
+    return {**tokens, "length": [len(ids) for ids in tokens["input_ids"]]}

@@ -1,0 +1,205 @@
+"""Readers: one function per file format, all of them giving rows of `{"text", "labels"}`."""
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from reprlib import repr as shortened
+from typing import Any
+
+from .repository_formats import read_aplc_records, read_label_map, sparse_header, xc_parser
+from .rows import BadRow, BadRows, RowProblem, clean_row
+from .text_files import check_file, read_cells, read_json_objects, read_lines, read_text_lines
+
+FILE_FORMATS = ("jsonl", "csv", "tsv", "text_pair", "aplc_csv", "xc_json", "sparse")
+
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+
+__all__ = ["FILE_FORMATS", "BadRow", "BadRows", "detect_format", "read_rows"]
+
+
+def read_rows(
+    path: str | os.PathLike,
+    *,
+    file_format: str | None = None,
+    text_column: str = "text",
+    labels_column: str = "labels",
+    label_delimiter: str | None = None,
+    labels_path: str | os.PathLike | None = None,
+    label_map: str | os.PathLike | None = None,
+    allow_no_labels: bool = False,
+    bad_rows: BadRows | None = None,
+) -> Iterator[dict[str, Any]]:
+    r"""Yields `{"text": str, "labels": list[str]}` for each row of a UTF-8 file, plain or gzipped.
+
+    Args:
+        path: The file; its lines end in `\n` or `\r\n`.
+        file_format: One of `FILE_FORMATS`; detected when not given.
+        text_column: Name of the text in jsonl, csv and tsv.
+        labels_column: Name of the labels in jsonl, csv and tsv.
+        label_delimiter: What separates labels inside a string; a space for text_pair, a comma otherwise.
+        labels_path: The labels of a text_pair; by default the file called `labels` where this one is called `texts`.
+        label_map: The label file of xc_json; without it labels are called by their index.
+        allow_no_labels: Whether a row may have no labels, and a file no place for them.
+        bad_rows: Where bad rows are reported; by default the first one is an error.
+    """
+    path = check_file(path)
+    if file_format is None:
+        file_format = detect_format(path, text_column=text_column, labels_column=labels_column)
+    _check_options(path, file_format, label_delimiter, labels_path, label_map)
+    records: Iterator[tuple[int, Any]]
+    parse: Callable[[Any], tuple[Any, Any]]
+    if file_format == "jsonl":
+        records = read_json_objects(path)
+        parse = _jsonl_parser(text_column, labels_column, allow_no_labels)
+    elif file_format in _DELIMITERS:
+        records = read_cells(path, _DELIMITERS[file_format])
+        parse = _table_parser(path, next(records, (0, []))[1], text_column, labels_column, allow_no_labels)
+    elif file_format == "text_pair":
+        records, parse = _text_pairs(path, labels_path, allow_no_labels), tuple
+    elif file_format == "aplc_csv":
+        records, parse = read_aplc_records(path), lambda cells: (cells[1], cells[2])
+    else:
+        records = read_json_objects(path)
+        parse = xc_parser(None if label_map is None else read_label_map(label_map), allow_no_labels)
+    delimiter = label_delimiter or (" " if file_format == "text_pair" else ",")
+    return _valid_rows(path, records, parse, delimiter, allow_no_labels, bad_rows or BadRows())
+
+
+def _check_options(
+    path: Path,
+    file_format: str,
+    label_delimiter: str | None,
+    labels_path: str | os.PathLike | None,
+    label_map: str | os.PathLike | None,
+) -> None:
+    if file_format not in FILE_FORMATS:
+        raise ValueError(f"file_format is {file_format!r}, allowed are {list(FILE_FORMATS)}; choose one of them")
+    if file_format == "sparse":
+        raise ValueError(
+            f"{path} is a sparse feature file and holds no texts; train on the raw text files of the dataset "
+            "and read this one with read_sparse to build a label tree"
+        )
+    if label_delimiter == "":
+        raise ValueError("label_delimiter is an empty string; give the character between two labels")
+    if labels_path is not None and file_format != "text_pair":
+        raise ValueError(f"labels_path belongs to text_pair, but {path} is read as {file_format}; leave it out")
+    if label_map is not None and file_format != "xc_json":
+        raise ValueError(f"label_map belongs to xc_json, but {path} is read as {file_format}; leave it out")
+
+
+def _valid_rows(
+    path: Path,
+    records: Iterator[tuple[int, Any]],
+    parse: Callable[[Any], tuple[Any, Any]],
+    delimiter: str,
+    allow_no_labels: bool,
+    bad_rows: BadRows,
+) -> Iterator[dict[str, Any]]:
+    for line, record in records:
+        try:
+            if isinstance(record, RowProblem):
+                raise record
+            text, labels = parse(record)
+            row = clean_row(text, labels, label_delimiter=delimiter, allow_no_labels=allow_no_labels)
+        except RowProblem as problem:
+            bad_rows.report(path, line, problem)
+        else:
+            yield row
+
+
+def _jsonl_parser(text_column: str, labels_column: str, allow_no_labels: bool) -> Callable[[dict], tuple[Any, Any]]:
+    def parse(record: dict) -> tuple[Any, Any]:
+        for name in (text_column,) if allow_no_labels else (text_column, labels_column):
+            if name not in record:
+                remedy = f"the row has {shortened(list(record))}: name the right one as text_column or labels_column"
+                raise RowProblem("missing field", repr(name), remedy)
+        return record[text_column], record.get(labels_column, [])
+
+    return parse
+
+
+def _table_parser(
+    path: Path, header: list[str] | RowProblem, text_column: str, labels_column: str, allow_no_labels: bool
+) -> Callable[[list[str]], tuple[str, str]]:
+    if isinstance(header, RowProblem):
+        raise BadRow(f"{path}, line 1: {header}")
+    header = [name.strip() for name in header]
+    for name in (text_column,) if allow_no_labels else (text_column, labels_column):
+        if name not in header:
+            raise ValueError(
+                f"{path} has no column {name!r}, only {header}; name the right ones as text_column and labels_column, "
+                'or pass file_format="aplc_csv" when the columns are guid, text and labels'
+            )
+    text_cell = header.index(text_column)
+    labels_cell = header.index(labels_column) if labels_column in header else None
+
+    def parse(cells: list[str]) -> tuple[str, str]:
+        if len(cells) != len(header):
+            detail = f"({len(cells)} where the header has {len(header)})"
+            raise RowProblem("wrong number of cells", detail, "quote cells that hold the delimiter")
+        return cells[text_cell], "" if labels_cell is None else cells[labels_cell]
+
+    return parse
+
+
+def _text_pairs(
+    path: Path, labels_path: str | os.PathLike | None, allow_no_labels: bool
+) -> Iterator[tuple[int, tuple[str, str] | RowProblem]]:
+    labels_file = _labels_file(path, labels_path, allow_no_labels)
+    if labels_file is None:
+        return ((line, text if isinstance(text, RowProblem) else (text, "")) for line, text in read_text_lines(path))
+    return _paired_lines(path, labels_file)
+
+
+def _paired_lines(path: Path, labels_file: Path) -> Iterator[tuple[int, tuple[str, str] | RowProblem]]:
+    num_texts = num_labels = 0
+    nothing = (0, None)
+    for (line, text), (labels_line, labels) in zip_longest(
+        read_text_lines(path), read_text_lines(labels_file), fillvalue=nothing
+    ):
+        num_texts, num_labels = max(num_texts, line), max(num_labels, labels_line)
+        if text is None or labels is None:
+            continue
+        problem = next((part for part in (text, labels) if isinstance(part, RowProblem)), None)
+        yield line, problem or (text, labels)
+    if num_texts != num_labels:
+        raise ValueError(
+            f"{path} has {num_texts} lines, {labels_file} has {num_labels}; "
+            "line i of one must belong to line i of the other"
+        )
+
+
+def _labels_file(path: Path, labels_path: str | os.PathLike | None, allow_no_labels: bool) -> Path | None:
+    if labels_path is not None:
+        return check_file(labels_path)
+    names = [path.name.replace("raw_texts", "labels"), path.name.replace("texts", "labels")]
+    candidates = [path.with_name(name) for name in names if name != path.name]
+    found = [candidate for candidate in candidates if candidate.exists()]
+    if found:
+        return check_file(found[0])
+    if allow_no_labels:
+        return None
+    if not candidates:
+        raise ValueError(f"{path.name!r} does not contain 'texts'; pass the file with its labels as labels_path")
+    raise FileNotFoundError(f"{candidates[0]} with the labels of {path} does not exist; pass it as labels_path")
+
+
+def detect_format(path: str | os.PathLike, *, text_column: str = "text", labels_column: str = "labels") -> str:
+    """Tells the format of a file, one of `FILE_FORMATS`, by its name and its first line."""
+    path = check_file(path)
+    name = path.name.lower().removesuffix(".gz")
+    first = next((line for line in read_lines(path) if line.strip()), b"").lstrip()
+    if name.endswith(".tsv"):
+        return "tsv"
+    if name.endswith(".csv"):
+        _, header = next(read_cells(path, ","), (0, None))
+        columns = [name.strip() for name in header] if isinstance(header, list) else []
+        return "aplc_csv" if len(columns) == 3 and not {text_column, labels_column} & set(columns) else "csv"
+    if name.endswith(".txt") and "texts" in name:
+        return "text_pair"
+    if first.startswith(b"{") or name.endswith(".jsonl"):
+        return "xc_json" if b'"target_ind"' in first else "jsonl"
+    if sparse_header(first) is not None:
+        return "sparse"
+    raise ValueError(f"the format of {path} is not known; pass file_format, one of {list(FILE_FORMATS)}")

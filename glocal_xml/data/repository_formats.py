@@ -1,0 +1,166 @@
+"""Formats of public extreme-classification data: APLC_XLNet's CSV, the Repository's JSON and sparse files."""
+
+import os
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from math import isfinite
+from pathlib import Path
+from reprlib import repr as shortened
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from .rows import BadRow, RowProblem, check_encodable
+from .text_files import check_file, read_cells, read_json_objects, read_lines, read_text_lines
+
+_LARGEST_INDEX = 2**63 - 1
+_SPARSE_LINE = "write `label,label feature:value feature:value` with indices below those of the header"
+
+
+def read_aplc_records(path: Path) -> Iterator[tuple[int, list[str] | RowProblem]]:
+    """Yields (line number, [guid, text, labels]) after checking that the header has three columns."""
+    records = read_cells(path, ",")
+    _, header = next(records, (0, None))
+    if not isinstance(header, list) or len(header) != 3:
+        raise ValueError(f"{path}: the header is {header!r}, aplc_csv needs three columns (guid, text, labels)")
+    for line, cells in records:
+        if isinstance(cells, list) and len(cells) != 3:
+            cells = RowProblem("wrong number of cells", f"({len(cells)})", "give three: guid, text, labels")
+        yield line, cells
+
+
+def xc_parser(label_names: list[str] | None, allow_no_labels: bool) -> Callable[[dict], tuple[Any, Any]]:
+    """Returns the function that turns a Repository object into (text, labels)."""
+
+    def parse(record: dict) -> tuple[str, list[str]]:
+        parts = [record.get("title", ""), record.get("content", "")]
+        if not all(isinstance(part, str) for part in parts):
+            raise RowProblem("wrong type", "for title or content", "both must be strings")
+        text = "\n".join(part.strip() for part in parts if part.strip())
+        if "target_ind" not in record and not allow_no_labels:
+            raise RowProblem("missing field", "'target_ind'", f"the row has {shortened(list(record))}")
+        return text, _label_names(record.get("target_ind", []), label_names)
+
+    return parse
+
+
+def _label_names(indices: Any, label_names: list[str] | None) -> list[str]:
+    if not isinstance(indices, list) or any(type(index) is not int for index in indices):
+        raise RowProblem("wrong type", f"for target_ind: {shortened(indices)}", "give a list of integers")
+    largest = _LARGEST_INDEX if label_names is None else len(label_names) - 1
+    for index in indices:
+        if not 0 <= index <= largest:
+            remedy = f"indices run from 0 to {largest}; give the label file that belongs to this file"
+            raise RowProblem("label index outside the map:", str(index), remedy)
+    return [str(index) if label_names is None else label_names[index] for index in indices]
+
+
+def read_label_map(path: str | os.PathLike) -> list[str]:
+    """Reads the names of labels 0, 1, 2, ... from JSON lines with `title` and `uid`, or from plain text lines.
+
+    Names are made unique: an empty title becomes the uid or the index, a repeated one gets it appended.
+    """
+    path = check_file(path)
+    _, first = next(read_text_lines(path))
+    is_json = isinstance(first, str) and first.lstrip().startswith("{")
+    titles, keys = [], []
+    for index, (line, record) in enumerate(read_json_objects(path) if is_json else read_text_lines(path)):
+        try:
+            title, key = _title_and_key(index, record)
+        except RowProblem as problem:
+            raise BadRow(f"{path}, line {line}: {problem}") from problem
+        titles.append(title)
+        keys.append(key)
+    return _unique_names(titles, keys)
+
+
+def _title_and_key(index: int, record: dict | str | RowProblem) -> tuple[str, str]:
+    if isinstance(record, RowProblem):
+        raise record
+    if isinstance(record, str):
+        record = {"title": record}
+    title, uid = (" ".join(str(record.get(name) or "").split()) for name in ("title", "uid"))
+    check_encodable(title + uid)
+    key = uid or str(index)
+    return title or key, key
+
+
+def _unique_names(titles: list[str], keys: list[str]) -> list[str]:
+    times = Counter(titles)
+    taken = {title for title, count in times.items() if count == 1}
+    names = []
+    for index, (title, key) in enumerate(zip(titles, keys, strict=True)):
+        name = title
+        if times[title] > 1:
+            name = f"{title} ({key})"
+            while name in taken:
+                name = f"{name} ({index})"
+            taken.add(name)
+        names.append(name)
+    return names
+
+
+def read_sparse(path: str | os.PathLike) -> tuple[csr_matrix, list[list[int]]]:
+    """Reads a Repository file of bag-of-words features: a header `N D L`, then `l1,l2 f:v f:v ...` per text.
+
+    Returns the N x D features, sparse, and the label indices of each text.
+    """
+    path = check_file(path)
+    lines = enumerate(read_lines(path), start=1)
+    num_texts, num_features, num_labels = _sparse_header(path, next(lines)[1])
+    values, columns, ends, labels = array("d"), array("q"), array("q", [0]), []
+    for number, line in lines:
+        try:
+            labels.append(_read_sparse_line(line, num_features, num_labels, columns, values))
+        except ValueError as error:
+            raise BadRow(f"{path}, line {number}: {error}; {_SPARSE_LINE}") from error
+        ends.append(len(columns))
+    if len(labels) != num_texts:
+        raise ValueError(f"{path}: the header announces {num_texts} texts, the file has {len(labels)}; repair either")
+    features = csr_matrix(
+        (np.asarray(values), np.asarray(columns), np.asarray(ends)), shape=(num_texts, num_features), dtype=np.float64
+    )
+    features.sum_duplicates()
+    return features, labels
+
+
+def sparse_header(line: bytes) -> tuple[int, int, int] | None:
+    """Returns N, D and L when the line is the header of a sparse file."""
+    fields = line.split()
+    if len(fields) != 3 or not all(field.isdigit() and len(field) < 20 for field in fields):
+        return None
+    return int(fields[0]), int(fields[1]), int(fields[2])
+
+
+def _sparse_header(path: Path, line: bytes) -> tuple[int, int, int]:
+    header = sparse_header(line)
+    if header is None or max(header) > _LARGEST_INDEX:
+        raise BadRow(
+            f"{path}, line 1: the header is {shortened(line)}; "
+            "a sparse file starts with its numbers of texts, features and labels"
+        )
+    return header
+
+
+def _read_sparse_line(line: bytes, num_features: int, num_labels: int, columns: array, values: array) -> list[int]:
+    fields = line.split()
+    labels = []
+    # A text without labels starts with a space, or at once with its first feature.
+    if fields and b":" not in fields[0]:
+        labels = [_index(label, num_labels, "label") for label in fields.pop(0).split(b",")]
+    for field in fields:
+        column, _, value = field.partition(b":")
+        columns.append(_index(column, num_features, "feature"))
+        values.append(float(value))
+        if not isfinite(values[-1]):
+            raise ValueError(f"the value of feature {columns[-1]} is {values[-1]}")
+    return labels
+
+
+def _index(digits: bytes, count: int, kind: str) -> int:
+    index = int(digits)
+    if not 0 <= index < count:
+        raise ValueError(f"{kind} {index} is not between 0 and {count - 1}")
+    return index

@@ -1,0 +1,103 @@
+"""What makes a row of text and labels valid, and what happens to the rows that are not."""
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from reprlib import repr as shortened
+from typing import Any
+
+_MODES = ("error", "skip")
+_KEPT_MESSAGES = 5
+
+
+class BadRow(ValueError):
+    """A row that cannot be used; the message names file, line, what is wrong and the remedy."""
+
+
+class RowProblem(Exception):
+    """What is wrong with the row at hand, before file and line are known."""
+
+    def __init__(self, reason: str, detail: str, remedy: str):
+        super().__init__(reason, detail, remedy)
+        self.reason = reason
+        self.detail = detail
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.reason} {self.detail}".strip() + f"; {self.remedy}"
+
+
+@dataclass
+class BadRows:
+    """Where readers report bad rows: mode "error" raises at the first one, mode "skip" counts them."""
+
+    mode: str = "error"
+    total: int = 0
+    by_reason: Counter[str] = field(default_factory=Counter)
+    messages: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.mode not in _MODES:
+            raise ValueError(f"bad_rows is {self.mode!r}, allowed are {list(_MODES)}; choose one of them")
+
+    def report(self, file: str | os.PathLike, line: int, problem: RowProblem) -> None:
+        """Raises `BadRow` in error mode, counts the row in skip mode."""
+        message = f"{os.fspath(file)}, line {line}: {problem}"
+        if self.mode == "error":
+            raise BadRow(message) from problem
+        self.total += 1
+        self.by_reason[problem.reason] += 1
+        if len(self.messages) < _KEPT_MESSAGES:
+            self.messages.append(message)
+
+    def summary(self) -> str:
+        """One sentence for the log: how many rows were skipped, why, and the first of them."""
+        if not self.total:
+            return "no bad rows"
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in self.by_reason.most_common())
+        return f"{self.total} bad rows skipped ({reasons}); first ones: " + " | ".join(self.messages)
+
+
+def clean_row(text: Any, labels: Any, *, label_delimiter: str, allow_no_labels: bool) -> dict[str, Any]:
+    """Returns `{"text", "labels"}` with labels stripped and unique, or raises `RowProblem`."""
+    if not isinstance(text, str):
+        raise RowProblem("wrong type", f"for the text: {shortened(text)}", "the text must be a string")
+    if not text.strip():
+        raise RowProblem("empty text", "", "give the row a text or remove it")
+    check_encodable(text)
+    names = _clean_labels(labels, label_delimiter)
+    if not names and not allow_no_labels:
+        raise RowProblem("no labels", "", "give the row a label, remove it, or pass allow_no_labels=True")
+    return {"text": text, "labels": names}
+
+
+def _clean_labels(labels: Any, delimiter: str) -> list[str]:
+    if isinstance(labels, str):
+        labels = labels.split(delimiter)
+    if not isinstance(labels, list):
+        raise RowProblem("wrong type", f"for the labels: {shortened(labels)}", "give a list of strings")
+    names = dict.fromkeys(_clean_label(label) for label in labels)
+    names.pop("", None)
+    return list(names)
+
+
+def _clean_label(label: Any) -> str:
+    if isinstance(label, int) and not isinstance(label, bool):
+        return str(label)
+    if not isinstance(label, str):
+        raise RowProblem("wrong type", f"for a label: {shortened(label)}", "labels must be strings")
+    label = label.strip()
+    if "\n" in label or "\r" in label:
+        raise RowProblem("line break in a label", shortened(label), "replace the line break by a space")
+    check_encodable(label)
+    return label
+
+
+def check_encodable(value: str) -> None:
+    """Raises `RowProblem` for a string that cannot be written as UTF-8."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise RowProblem(
+            "lone surrogate", f"in {shortened(value)}", "remove the half of a surrogate pair; UTF-8 cannot hold it"
+        ) from None

@@ -1,0 +1,156 @@
+"""Where the rows of one part of a dataset come from: a file, or a dataset that is already loaded."""
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datasets import ClassLabel, Dataset, Features, IterableDataset, List, NamedSplit, Value
+
+from .label_space import LabelSpace
+from .readers import read_rows
+from .rows import BadRows, RowProblem, clean_row
+
+logger = logging.getLogger(__name__)
+
+_FEATURES = Features({"text": Value("string"), "labels": List(Value("int32"))})
+
+
+@dataclass
+class FileSource:
+    """A part of a dataset in a file that `read_rows` reads."""
+
+    name: str
+    path: Path
+    streaming: bool
+    bad_rows: str
+    options: dict[str, Any]
+    digest: str = ""
+
+    def scan(self) -> Iterator[list[str]]:
+        """Yields the labels of each valid row, then logs the bad rows."""
+        bad_rows, digest, num_rows = BadRows(self.bad_rows), hashlib.blake2b(), 0
+        for row in read_rows(self.path, bad_rows=bad_rows, **self.options):
+            num_rows += 1
+            digest.update(repr(row).encode("utf-8"))
+            yield row["labels"]
+        self.digest = digest.hexdigest()
+        _log_scan(self.name, num_rows, bad_rows)
+
+    def encode(self, label_space: LabelSpace) -> Dataset | IterableDataset:
+        """Returns the valid rows with label ids; to be called after `scan`."""
+        maker = IterableDataset if self.streaming else Dataset
+        # The digest of the rows is part of the source, so the Arrow cache of an edited file is not used again.
+        arguments = {"source": self, "label_space": label_space}
+        return maker.from_generator(
+            _encoded_rows, features=_FEATURES, gen_kwargs=arguments, split=NamedSplit(self.name)
+        )
+
+
+def _encoded_rows(source: FileSource, label_space: LabelSpace) -> Iterator[dict[str, Any]]:
+    for row in read_rows(source.path, bad_rows=BadRows(source.bad_rows), **source.options):
+        yield {"text": row["text"], "labels": label_space.encode(row["labels"])}
+
+
+@dataclass
+class ColumnReader:
+    """Reads text and labels from the columns of a loaded dataset."""
+
+    text_column: str = "text"
+    labels_column: str = "labels"
+    label_delimiter: str | None = None
+    allow_no_labels: bool = False
+    class_names: list[str] | None = None
+
+    def read(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Returns a clean row of text and label names, or raises `RowProblem`."""
+        labels = row.get(self.labels_column)
+        # Arrow turns a field that a row does not have into a null.
+        if labels is None:
+            labels = []
+        if self.class_names is not None and isinstance(labels, list):
+            labels = [self._class_name(label) for label in labels]
+        return clean_row(
+            row[self.text_column],
+            labels,
+            label_delimiter=self.label_delimiter or ",",
+            allow_no_labels=self.allow_no_labels,
+        )
+
+    def _class_name(self, label: Any) -> str:
+        if not isinstance(label, int) or not 0 <= label < len(self.class_names):
+            allowed = f"the class names have ids from 0 to {len(self.class_names) - 1}; repair the row"
+            raise RowProblem("class id outside the names:", repr(label), allowed)
+        return self.class_names[label]
+
+
+@dataclass
+class LoadedSource:
+    """A part of a dataset that is a `Dataset` or `IterableDataset`."""
+
+    name: str
+    dataset: Dataset | IterableDataset
+    bad_rows: str
+    reader: ColumnReader
+    columns: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        wanted = [self.reader.text_column, self.reader.labels_column]
+        # A streamed dataset may not know its columns before its first row.
+        known = self.dataset.column_names or wanted
+        needed = wanted[:1] if self.reader.allow_no_labels else wanted
+        missing = [column for column in needed if column not in known]
+        if missing:
+            raise ValueError(
+                f"the {self.name} dataset has no column {missing[0]!r}, only {known}; "
+                "name the right ones as text_column and labels_column"
+            )
+        feature = (self.dataset.features or {}).get(self.reader.labels_column)
+        inner = getattr(feature, "feature", None)
+        self.reader.class_names = inner.names if isinstance(inner, ClassLabel) else None
+        self.columns = [column for column in wanted if column in known]
+        self.dataset = self.dataset.with_format(None).select_columns(self.columns)
+
+    def scan(self) -> Iterator[list[str]]:
+        """Yields the labels of each valid row, then logs the bad rows."""
+        bad_rows, num_rows = BadRows(self.bad_rows), 0
+        for number, row in enumerate(self.dataset, start=1):
+            try:
+                labels = self.reader.read(row)["labels"]
+            except RowProblem as problem:
+                bad_rows.report(f"{self.name} dataset", number, problem)
+            else:
+                num_rows += 1
+                yield labels
+        _log_scan(self.name, num_rows, bad_rows)
+
+    def encode(self, label_space: LabelSpace) -> Dataset | IterableDataset:
+        """Returns the valid rows with label ids; to be called after `scan`."""
+        return self.dataset.map(
+            _encode_batch,
+            batched=True,
+            remove_columns=self.columns,
+            features=_FEATURES,
+            fn_kwargs={"reader": self.reader, "label_space": label_space},
+        )
+
+
+def _encode_batch(batch: dict[str, list[Any]], reader: ColumnReader, label_space: LabelSpace) -> dict[str, list[Any]]:
+    texts, labels = [], []
+    for values in zip(*batch.values(), strict=True):
+        # The scan has reported bad rows already; here they are only left out.
+        with suppress(RowProblem):
+            row = reader.read(dict(zip(batch, values, strict=True)))
+            texts.append(row["text"])
+            labels.append(label_space.encode(row["labels"]))
+    return {"text": texts, "labels": labels}
+
+
+def _log_scan(name: str, num_rows: int, bad_rows: BadRows) -> None:
+    if not num_rows:
+        raise ValueError(f"the {name} part has no valid rows ({bad_rows.summary()}); give at least one")
+    if bad_rows.total:
+        logger.warning("%s part: %s", name, bad_rows.summary())

@@ -1,0 +1,30 @@
+"""The families, and their registration with the Auto classes."""
+
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+
+from .configuration_base import XMTCConfig
+from .configuration_glocal_xml import GlocalXMLConfig
+from .modeling_base import XMTCOutput, XMTCPreTrainedModel
+from .modeling_glocal_xml import GlocalXMLForMultiLabel
+
+# A new family is one more row.
+FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
+    GlocalXMLConfig: GlocalXMLForMultiLabel,
+}
+
+for config_class, model_class in FAMILIES.items():
+    AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    AutoModel.register(config_class, model_class, exist_ok=True)
+    AutoModelForSequenceClassification.register(config_class, model_class, exist_ok=True)
+    # Saved checkpoints carry the code, so that they load with `trust_remote_code=True` where the package is absent.
+    config_class.register_for_auto_class()
+    model_class.register_for_auto_class("AutoModel")
+
+__all__ = [
+    "FAMILIES",
+    "GlocalXMLConfig",
+    "GlocalXMLForMultiLabel",
+    "XMTCConfig",
+    "XMTCOutput",
+    "XMTCPreTrainedModel",
+]

@@ -1,0 +1,56 @@
+"""Fields that the configuration of every family shares."""
+
+from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig
+from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+
+
+@strict
+class XMTCConfig(PreTrainedConfig):
+    """
+    What every family for extreme multi-label text classification is configured by.
+
+    Args:
+        encoder (`PreTrainedConfig` or `dict`, *optional*):
+            Configuration of the text encoder; BERT's defaults when left out.
+        num_labels (`int`, *optional*, defaults to 2):
+            Size of the label space. Unlike elsewhere in Transformers it makes no `id2label` table, which at half a
+            million labels would be tens of megabytes of JSON: names are kept in `labels.txt` beside the weights.
+        top_k (`int`, *optional*, defaults to 10):
+            How many labels a prediction holds.
+        max_logits_labels (`int`, *optional*, defaults to 50000):
+            Up to this many labels an evaluation also returns `logits` over all of them; beyond it only on request.
+        label_chunk_bytes (`int`, *optional*, defaults to 67108864):
+            Memory that the scores of one chunk of labels may take. It bounds memory and changes no result.
+        initializer_range (`float`, *optional*, defaults to 0.02):
+            Standard deviation of freshly made label embeddings.
+    """
+
+    sub_configs_defaults = {"encoder": SubConfigSpec(config_class=AutoConfig, model_type="bert")}
+    keys_to_ignore_at_inference = ["top_k_ids", "top_k_scores", "branch_top_k_ids"]
+
+    encoder: PreTrainedConfig | dict | None = None
+    num_labels: int = 2
+    top_k: int = 10
+    max_logits_labels: int = 50_000
+    label_chunk_bytes: int = 64 * 2**20
+    initializer_range: float | int = 0.02
+
+    @property
+    def hidden_size(self) -> int:
+        return self.encoder.hidden_size
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return self.encoder.num_hidden_layers
+
+    def validate_label_space(self):
+        """Part of the checks that `@strict` runs at construction and before saving."""
+        for name in ("num_labels", "top_k", "label_chunk_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.max_logits_labels < 0:
+            raise ValueError(f"`max_logits_labels` must not be negative, got {self.max_logits_labels}; 0 means never.")
+
+
+__all__ = ["XMTCConfig"]

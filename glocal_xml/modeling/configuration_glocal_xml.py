@@ -1,0 +1,59 @@
+"""Configuration of GlocalXML."""
+
+from huggingface_hub.dataclasses import strict
+
+from .configuration_base import XMTCConfig
+
+BRANCHES = ("both", "global", "local")
+
+
+@strict
+class GlocalXMLConfig(XMTCConfig):
+    """
+    Configuration of [`GlocalXMLForMultiLabel`]; the defaults are those of the paper
+    ([arXiv:2204.00933](https://arxiv.org/abs/2204.00933)). Shared fields are described in [`XMTCConfig`].
+
+    Args:
+        branches (`str`, *optional*, defaults to `"both"`):
+            `"both"`, `"global"` (document token alone) or `"local"` (label-word attention alone).
+        local_layer (`int`, *optional*, defaults to 1):
+            Layer whose token states the local branch reads: 0 is the embedding output, 1 the first layer.
+        temperature (`float`, *optional*, defaults to 1.0):
+            Divides the label-word scores before the softmax (tau of eq. 4); below 1 sharpens the attention.
+        use_pooler (`bool`, *optional*, defaults to `False`):
+            Passes the document token through a linear layer before the global classifier.
+        mlp_size (`int`, *optional*, defaults to 256):
+            Width of the hidden layer of the MLP that turns what a label read into its score.
+        detach_local (`bool`, *optional*, defaults to `False`):
+            Stops the gradient of the local branch before the encoder.
+        label_bias (`bool`, *optional*, defaults to `False`):
+            Adds one bias per label to each branch. Beyond the paper: started at the training log-odds
+            (`model.start_label_bias`) it saves the epochs that otherwise go into pushing thousands of labels down.
+    """
+
+    model_type = "glocal_xml"
+
+    branches: str = "both"
+    local_layer: int = 1
+    temperature: float | int = 1.0
+    use_pooler: bool = False
+    mlp_size: int = 256
+    detach_local: bool = False
+    label_bias: bool = False
+
+    def validate_branches(self):
+        """Part of the checks that `@strict` runs at construction and before saving."""
+        if self.branches not in BRANCHES:
+            raise ValueError(f"`branches` must be one of {', '.join(BRANCHES)}, got {self.branches!r}.")
+        if not 0 <= self.local_layer <= self.num_hidden_layers:
+            raise ValueError(
+                f"`local_layer` must lie in 0 (embedding output) to {self.num_hidden_layers} (last layer of this "
+                f"encoder), got {self.local_layer}."
+            )
+        if self.temperature <= 0:
+            raise ValueError(f"`temperature` must be above 0, got {self.temperature}.")
+        if self.mlp_size < 1:
+            raise ValueError(f"`mlp_size` must be at least 1, got {self.mlp_size}.")
+
+
+__all__ = ["GlocalXMLConfig"]

@@ -1,0 +1,76 @@
+"""Label-word attention: every label reads the words of a text and is scored by what it read."""
+
+import torch
+from torch import nn
+
+from .label_scorer import LabelScorer
+
+
+class LabelAttention(LabelScorer):
+    """
+    The local branch of GlocalXML (eq. 3-6): label embeddings are queries over the token states of a text, and one MLP
+    shared by all labels turns the weighted sum of the values into a logit.
+
+    The weights of a label sum to one, so the first layer of the MLP commutes with the weighted sum. Tokens are
+    therefore projected to the width of the MLP once (`features`), and no vector of the hidden size is ever made per
+    label. The parameters stay the paper's.
+
+    Args:
+        hidden_size: Size of the token states.
+        num_labels: Number of labels.
+        chunk_bytes: Memory that one chunk of labels may take.
+        mlp_size: Width of the hidden layer of the MLP.
+        temperature: Divides the scores before the softmax.
+        bias: Whether each label has a bias; the paper has none.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_labels: int,
+        chunk_bytes: int,
+        mlp_size: int,
+        temperature: float = 1.0,
+        bias: bool = False,
+    ):
+        super().__init__(num_labels, chunk_bytes)
+        self.temperature = temperature
+        # A bias of the keys would shift all scores of a label alike and vanish in the softmax.
+        self.key = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.value = nn.Linear(hidden_size, hidden_size)
+        # Linear rather than a bare parameter, so that sharding and quantisation know what it is.
+        self.label_embeddings = nn.Linear(hidden_size, num_labels, bias=False)
+        self.mlp_hidden = nn.Linear(hidden_size, mlp_size)
+        self.mlp_output = nn.Linear(mlp_size, 1)
+        self.label_bias = nn.Parameter(torch.zeros(num_labels)) if bias else None
+
+    def features(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Keys, values folded through the first layer of the MLP, and the mask of the real tokens."""
+        keys = self.key(hidden_states)  # (texts, tokens, hidden)
+        values = self.mlp_hidden(self.value(hidden_states))  # (texts, tokens, mlp)
+        return keys, values, attention_mask.bool()
+
+    def attention(
+        self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], label_ids: slice | torch.Tensor
+    ) -> torch.Tensor:
+        """Weights with which labels read the tokens of their text: (texts, labels, tokens), each row sums to one."""
+        keys, _, mask = features
+        queries = self.label_embeddings.weight[label_ids].to(keys.dtype)  # (labels, hidden) or (texts, chosen, hidden)
+        scores = queries @ keys.transpose(1, 2) / self.temperature  # (texts, labels, tokens)
+        scores = scores.masked_fill(~mask.unsqueeze(1), torch.finfo(scores.dtype).min)
+        return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+    def logits(
+        self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], label_ids: slice | torch.Tensor
+    ) -> torch.Tensor:
+        _, values, _ = features
+        read = self.attention(features, label_ids).to(values.dtype) @ values  # (texts, labels, mlp)
+        logits = self.mlp_output(nn.functional.relu(read)).squeeze(-1)  # (texts, labels)
+        return logits if self.label_bias is None else logits + self.label_bias[label_ids]
+
+    def bytes_per_label(self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> int:
+        keys, values, _ = features
+        # Scores, weights and what was read, once forward and once backward.
+        return 8 * keys.shape[0] * (2 * keys.shape[1] + values.shape[2])

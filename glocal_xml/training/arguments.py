@@ -1,0 +1,222 @@
+"""Arguments of a run: the model, the data, the training; from flags, or from a recipe in YAML plus flags."""
+
+import json
+import logging
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import HfArgumentParser, TrainingArguments
+
+from glocal_xml.modeling import FAMILIES
+
+logger = logging.getLogger(__name__)
+
+MODEL_TYPES = sorted(config_class.model_type for config_class in FAMILIES)
+
+
+@dataclass
+class ModelArguments:
+    """Which model to train or to use."""
+
+    model_type: str = field(
+        default="glocal_xml", metadata={"help": f"Family of a new model: {', '.join(MODEL_TYPES)}."}
+    )
+    encoder: str | None = field(
+        default=None,
+        metadata={
+            "help": "Encoder a new model starts from: a folder, a Hub id, or `minilm` for the one that the extra "
+            "`minilm` installs."
+        },
+    )
+    model: str | None = field(
+        default=None, metadata={"help": "Trained model (folder or Hub id) to evaluate, predict with or train further."}
+    )
+    model_config: dict | str | None = field(
+        default=None, metadata={"help": "Fields of the model's configuration, as JSON: '{\"local_layer\": 1}'."}
+    )
+
+    def __post_init__(self):
+        self.model_config = read_dict("model_config", self.model_config)
+        if self.model_type not in MODEL_TYPES:
+            raise ValueError(f"`model_type` must be one of {', '.join(MODEL_TYPES)}, got {self.model_type!r}.")
+        if self.model is not None and self.encoder is not None:
+            raise ValueError("Pass `encoder` to start a new model or `model` to use a trained one, not both.")
+
+
+@dataclass
+class DataArguments:
+    """Where texts and labels come from."""
+
+    train_file: str | None = field(default=None, metadata={"help": "Training texts with labels."})
+    validation_file: str | None = field(
+        default=None, metadata={"help": "Texts on which the best checkpoint is chosen; never the test set."}
+    )
+    validation_size: float | None = field(
+        default=None,
+        metadata={"help": "Without a validation file: share (below 1) or number of training texts to hold out."},
+    )
+    test_file: str | None = field(default=None, metadata={"help": "Texts with labels to evaluate the final model on."})
+    predict_file: str | None = field(default=None, metadata={"help": "Texts to predict labels for; labels optional."})
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Instead of files: a dataset on the Hub or saved on disk with its own splits."}
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of that dataset."})
+    file_format: str | None = field(
+        default=None,
+        metadata={"help": "jsonl, csv, tsv, text_pair, aplc_csv or xc_json; found by content when left out."},
+    )
+    text_column: str = field(default="text", metadata={"help": "Field or column of the text."})
+    labels_column: str = field(default="labels", metadata={"help": "Field or column of the labels."})
+    label_delimiter: str | None = field(default=None, metadata={"help": "Separates labels written in one string."})
+    label_map: str | None = field(default=None, metadata={"help": "xc_json: file with the names of the label indices."})
+    label_names_file: str | None = field(
+        default=None,
+        metadata={"help": "All labels there are, one per line: a taxonomy with more labels than the training texts."},
+    )
+    bad_rows: str = field(
+        default="error", metadata={"help": "`error` stops at a bad row and names it, `skip` counts and reports them."}
+    )
+    streaming: bool = field(
+        default=False, metadata={"help": "Read training texts while training, for sets larger than the disk cache."}
+    )
+    max_length: int = field(default=256, metadata={"help": "Longest text in tokens; the rest is cut off."})
+    max_train_texts: int | None = field(default=None, metadata={"help": "Train on a random part of this size."})
+    max_test_texts: int | None = field(default=None, metadata={"help": "Evaluate on a random part of this size."})
+
+
+@dataclass
+class XMTCTrainingArguments(TrainingArguments):
+    """Transformers' training arguments with the few that XMTC needs, and defaults that suit it."""
+
+    _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "module_learning_rates"]
+
+    # What a run does follows from the files it is given.
+    do_train: bool = field(default=False, init=False)
+    do_eval: bool = field(default=False, init=False)
+    do_predict: bool = field(default=False, init=False)
+
+    module_learning_rates: dict | str | None = field(
+        default=None,
+        metadata={
+            "help": "Learning rate by the beginning of the parameter name (a regular expression, the first that fits "
+            'counts), as JSON: \'{"encoder": 5e-5, "global_head": 2e-3}\'; all others take `learning_rate`.'
+        },
+    )
+    early_stopping_patience: int | None = field(
+        default=None, metadata={"help": "Stop after this many evaluations without a better one."}
+    )
+    metrics_at: list[int] = field(default_factory=lambda: [1, 3, 5], metadata={"help": "The k of P@k and the others."})
+    propensity_a: float = field(default=0.55, metadata={"help": "A of the propensity model behind PSP@k."})
+    propensity_b: float = field(default=1.5, metadata={"help": "B of the propensity model behind PSP@k."})
+    overwrite_output: bool = field(
+        default=False, metadata={"help": "Delete the run that `output_dir` holds and start anew."}
+    )
+
+    output_dir: str | None = field(default="outputs/run", metadata={"help": "Folder of the run."})
+    learning_rate: float = field(default=1e-3, metadata={"help": "Rate of parameters without a rate of their own."})
+    adam_epsilon: float = field(
+        default=1e-12,
+        metadata={"help": "Small, since the loss is a mean over labels: gradients shrink as the labels grow in number."},
+    )
+    lr_scheduler_type: str = field(
+        default="linear", metadata={"help": "With warm-up, `linear` is the slanted triangular schedule."}
+    )
+    warmup_steps: float = field(default=0.1, metadata={"help": "Below 1: share of all steps; else their number."})
+    per_device_train_batch_size: int = field(default=32, metadata={"help": "Texts per device in a training step."})
+    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Texts per device in evaluation."})
+    eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: no, steps or epoch."})
+    save_strategy: str = field(default="epoch", metadata={"help": "When to save: no, steps, epoch or best."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints to keep."})
+    load_best_model_at_end: bool = field(default=True, metadata={"help": "End with the best checkpoint."})
+    metric_for_best_model: str | None = field(
+        default="precision@5", metadata={"help": "Metric on the validation texts that decides what is best."}
+    )
+    greater_is_better: bool | None = field(default=True, metadata={"help": "Whether more of that metric is better."})
+    logging_steps: float = field(default=50, metadata={"help": "Steps between two lines about the loss."})
+    dataloader_pin_memory: bool | None = field(
+        default=None, metadata={"help": "Pinned memory for batches; default: where there is an accelerator."}
+    )
+    disable_tqdm: bool | None = field(default=None, metadata={"help": "No progress bars; default: off a terminal."})
+
+    def __post_init__(self):
+        if self.disable_tqdm is None:
+            self.disable_tqdm = not sys.stderr.isatty()
+        accelerated = torch.accelerator.is_available() and not self.use_cpu
+        if self.dataloader_pin_memory is None:
+            self.dataloader_pin_memory = accelerated
+        for name in ("fp16", "bf16"):
+            # Emulated half precision on a CPU is hundreds of times slower than none.
+            if getattr(self, name) and not accelerated:
+                logger.warning("%s asked for, but this device does not speed it up: using single precision.", name)
+                setattr(self, name, False)
+        super().__post_init__()
+        if not self.metrics_at or min(self.metrics_at) < 1:
+            raise ValueError(f"`metrics_at` must hold numbers of at least 1, got {self.metrics_at}.")
+        self.module_learning_rates = {
+            pattern: float(rate)
+            for pattern, rate in read_dict("module_learning_rates", self.module_learning_rates).items()
+        }
+
+
+def read_dict(name: str, value: dict | str | None) -> dict[str, Any]:
+    """A mapping that may have been given as JSON on the command line."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"`{name}` must be a JSON object, got {value!r} ({error}).") from None
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"`{name}` must be a mapping, got {value!r}.")
+    return value or {}
+
+
+def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, XMTCTrainingArguments]:
+    """
+    Reads flags, optionally after a recipe: `recipe.yaml --num_train_epochs 1`.
+
+    A recipe is a flat mapping of the same names; flags win. Paths in a recipe are meant from the current folder.
+    """
+    parser = HfArgumentParser(
+        (ModelArguments, DataArguments, XMTCTrainingArguments),
+        usage="%(prog)s [recipe.yaml] [options]",
+        description="Train, evaluate and predict; what is done follows from the files that are given.",
+        allow_abbrev=False,
+    )
+    if argv and argv[0].endswith((".yaml", ".yml")):
+        recipe = read_recipe(argv[0])
+        known = {item.name for kind in parser.dataclass_types for item in fields(kind) if item.init}
+        unknown = sorted(set(recipe) - known)
+        if unknown:
+            raise ValueError(f"{argv[0]}: unknown names {', '.join(unknown)}; `--help` lists what there is.")
+        parser.set_defaults(**recipe)
+        argv = argv[1:]
+    return parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
+
+
+def read_recipe(path: str) -> dict[str, Any]:
+    """A recipe as a mapping from argument names to values."""
+    try:
+        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"There is no recipe {path}.") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from None
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{path} must be a mapping from argument names to values.")
+    # YAML reads 1e-4 as a string.
+    return {name: _number(value) for name, value in recipe.items()}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _number(item) for name, item in value.items()}
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value

@@ -1,0 +1,61 @@
+"""What a run tells about itself while it trains."""
+
+import logging
+from typing import Any
+
+from tqdm.auto import tqdm
+from transformers import ProgressCallback
+
+logger = logging.getLogger(__name__)
+
+
+class RunReporter(ProgressCallback):
+    """Progress bars, a short line about the loss now and then, and one line per evaluation."""
+
+    def __init__(self, metrics_at: list[int]):
+        super().__init__()
+        self.metrics_at = metrics_at
+
+    # Transformers makes the bars even where they are switched off.
+    def on_train_begin(self, args, state, control, **kwargs):
+        if state.is_world_process_zero:
+            self.training_bar = tqdm(total=state.max_steps, dynamic_ncols=True, disable=args.disable_tqdm)
+        self.current_step = 0
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+        if not args.disable_tqdm:
+            super().on_prediction_step(args, state, control, eval_dataloader=eval_dataloader, **kwargs)
+
+    def on_log(self, args, state, control, logs: dict[str, Any] | None = None, **kwargs):
+        if state.is_world_process_zero and logs and "loss" in logs:
+            logger.info(
+                "step %d of %d, epoch %.2f: loss %.5f, gradient norm %.3g, learning rate %.3g",
+                state.global_step,
+                state.max_steps,
+                state.epoch or 0.0,
+                float(logs["loss"]),
+                float(logs.get("grad_norm", float("nan"))),
+                float(logs.get("learning_rate", float("nan"))),
+            )
+
+    def on_evaluate(self, args, state, control, metrics: dict[str, float] | None = None, **kwargs):
+        super().on_evaluate(args, state, control, **kwargs)
+        if state.is_world_process_zero and metrics:
+            logger.info("epoch %.2f: %s", state.epoch or 0.0, evaluation_line(metrics, self.metrics_at))
+
+
+def evaluation_line(metrics: dict[str, float], metrics_at: list[int], prefix: str = "eval_") -> str:
+    """P@k of every branch in percent, on one line: `both 85.9 / 62.1 / 47.1 | global …`."""
+    suffix = f"precision@{metrics_at[0]}"
+    # The final ranking has bare names, a branch `name/metric`.
+    branches = [
+        name.removesuffix(suffix).removeprefix(prefix)
+        for name in metrics
+        if name == prefix + suffix or name.endswith(f"/{suffix}")
+    ]
+    parts = []
+    for branch in branches:
+        values = [metrics[f"{prefix}{branch}precision@{k}"] for k in metrics_at]
+        parts.append(f"{branch.rstrip('/') or 'both'} {' / '.join(f'{100 * value:.2f}' for value in values)}")
+    loss = f"loss {metrics[f'{prefix}loss']:.5f} | " if f"{prefix}loss" in metrics else ""
+    return f"{loss}P@{'/'.join(map(str, metrics_at))}: {' | '.join(parts)}"

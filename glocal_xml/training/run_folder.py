@@ -1,0 +1,93 @@
+"""The folder of a run: what it holds, when it may be used again, where to resume, and the files of results."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from glocal_xml.atomic_file import write_atomically
+
+RESULTS_FILE = "results.json"
+PREDICTIONS_FILE = "predictions.jsonl"
+_RUN_FILES = (RESULTS_FILE, PREDICTIONS_FILE, "config.json", "model.safetensors", "trainer_state.json")
+
+
+def last_good_checkpoint(folder: str | os.PathLike) -> str | None:
+    """The newest checkpoint that was written to the end; one cut off half-way is passed over."""
+    checkpoints = [path for path in Path(folder).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    for path in sorted(checkpoints, key=lambda path: int(path.name.split("-")[1]), reverse=True):
+        try:
+            # Trainer writes its state last.
+            json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        return str(path)
+    return None
+
+
+def prepare_run_folder(folder: str, *, resume: str | None, overwrite: bool) -> str | None:
+    """
+    Makes the folder ready and returns the checkpoint to resume from, if any.
+
+    Args:
+        folder: Folder of the run.
+        resume: `"last"` for the newest good checkpoint in the folder, the path of a checkpoint, or `None`.
+        overwrite: Delete a run that the folder holds.
+    """
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"The output folder {folder} is a file; choose another name.")
+    if resume is not None:
+        checkpoint = last_good_checkpoint(path) if resume == "last" else resume
+        if checkpoint is None or not Path(checkpoint, "trainer_state.json").is_file():
+            raise ValueError(f"No complete checkpoint to resume from in {folder if resume == 'last' else resume}.")
+        return checkpoint
+    if not holds_run(path):
+        return None
+    if not overwrite:
+        raise ValueError(
+            f"The output folder {folder} holds another run. Go on with it by `--resume_from_checkpoint last`, "
+            "delete it by `--overwrite_output true`, or choose another `--output_dir`."
+        )
+    for checkpoint in path.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    for name in _RUN_FILES:
+        (path / name).unlink(missing_ok=True)
+    return None
+
+
+def holds_run(folder: str | os.PathLike) -> bool:
+    """Whether a folder holds checkpoints, a model or results."""
+    path = Path(folder)
+    return any((path / name).exists() for name in _RUN_FILES) or any(path.glob("checkpoint-*"))
+
+
+def write_results(folder: str | os.PathLike, results: dict[str, Any]) -> Path:
+    """Writes `results.json`, whole or not at all."""
+    path = Path(folder, RESULTS_FILE)
+    write_atomically(path, json.dumps(results, indent=2, ensure_ascii=False, default=str) + "\n")
+    return path
+
+
+def write_predictions(
+    folder: str | os.PathLike,
+    texts: Iterable[str],
+    top_k_ids: Iterable[Iterable[int]],
+    scores: Iterable[Iterable[float]],
+    names: list[str],
+    true_labels: Iterable[list[str]] | None = None,
+) -> Path:
+    """Writes `predictions.jsonl`: per text the names of the best labels with scores, and the true ones if known."""
+    path = Path(folder, PREDICTIONS_FILE)
+    lines = []
+    for text, ids, values in zip(texts, top_k_ids, scores, strict=True):
+        ranked = [{"label": names[i], "score": round(float(v), 6)} for i, v in zip(ids, values, strict=True)]
+        lines.append({"text": text, "predictions": ranked})
+    if true_labels is not None:
+        for line, labels in zip(lines, true_labels, strict=True):
+            line["labels"] = labels
+    write_atomically(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    return path

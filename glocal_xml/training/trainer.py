@@ -1,0 +1,146 @@
+"""Trainer with per-module learning rates that ranks labels before it gathers and reports every branch."""
+
+import re
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, ProgressCallback, Trainer
+
+from glocal_xml.data import LabelSpace, XMTCCollator
+from glocal_xml.metrics import xmtc_metrics
+
+from .arguments import XMTCTrainingArguments
+from .callbacks import RunReporter
+
+# The final ranking goes by this name in results, beside those of the branches.
+FINAL = "both"
+
+
+class XMTCTrainer(Trainer):
+    """
+    Transformers' `Trainer` for models of this package.
+
+    Args:
+        label_space (`LabelSpace`): Names, training counts and bands of the labels, for metrics and checkpoints.
+        kwargs: As for `Trainer`; `args` must be `XMTCTrainingArguments` and `processing_class` the tokenizer.
+    """
+
+    def __init__(self, *, args: XMTCTrainingArguments, label_space: LabelSpace, **kwargs: Any):
+        self.label_space = label_space
+        kwargs.setdefault("data_collator", XMTCCollator(kwargs["processing_class"]))
+        super().__init__(args=args, compute_metrics=self._metrics, **kwargs)
+        # These two print all metrics of all branches and bands as one dictionary.
+        self.remove_callback(ProgressCallback)
+        self.remove_callback(PrinterCallback)
+        self.add_callback(RunReporter(args.metrics_at))
+        if args.early_stopping_patience is not None:
+            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            model = self.model if model is None else model
+            groups = parameter_groups(
+                model,
+                learning_rate=self.args.learning_rate,
+                module_learning_rates=self.args.module_learning_rates,
+                weight_decay=self.args.weight_decay,
+                decayed=set(self.get_decay_parameter_names(model)),
+            )
+            optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, model)
+            self.optimizer = optimizer_class(groups, **options)
+        return self.optimizer
+
+    @torch.no_grad()
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, torch.Tensor],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[torch.Tensor | None, dict[str, torch.Tensor] | None, torch.Tensor | None]:
+        """Best labels of a batch, final and per branch, instead of scores over all labels."""
+        inputs = dict(self._prepare_inputs(inputs))
+        labels = inputs.get("labels")
+        if labels is not None:
+            inputs["labels"] = known_labels(labels, self.label_space.num_labels)
+        with self.compute_loss_context_manager():
+            outputs = model(**inputs, top_k=self._ranked_labels(), output_logits=False)
+        if prediction_loss_only:
+            return outputs.loss, None, None
+        rankings = {FINAL: outputs.top_k_ids, "scores": outputs.top_k_scores, **(outputs.branch_top_k_ids or {})}
+        return outputs.loss, rankings, labels
+
+    def _ranked_labels(self) -> int:
+        return max(*self.args.metrics_at, self.model.config.top_k)
+
+    def _metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
+        return branch_metrics(evaluation.predictions, evaluation.label_ids, self.label_space, self.args)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        # With its label space a checkpoint can be evaluated and trained further on its own.
+        self.label_space.save(self.args.output_dir if output_dir is None else output_dir)
+
+
+def branch_metrics(
+    rankings: dict[str, np.ndarray], true_labels: np.ndarray, label_space: LabelSpace, args: XMTCTrainingArguments
+) -> dict[str, float]:
+    """All metrics of the final ranking, and those of each branch under its name: `global/precision@1`."""
+    metrics = {}
+    for branch, top_k_ids in rankings.items():
+        if branch == "scores":
+            continue
+        values = xmtc_metrics(
+            top_k_ids,
+            true_labels,
+            ks=[k for k in args.metrics_at if k <= top_k_ids.shape[1]],
+            inverse_propensities=label_space.inverse_propensities(args.propensity_a, args.propensity_b),
+            bands=label_space.bands(),
+            num_labels=label_space.num_labels + len(label_space.unseen),
+        )
+        prefix = "" if branch == FINAL else f"{branch}/"
+        metrics |= {f"{prefix}{name}": value for name, value in values.items()}
+    return metrics
+
+
+def known_labels(labels: torch.Tensor, num_labels: int) -> torch.Tensor:
+    """Padded label ids without those that the model was not built for; metrics still count these as misses."""
+    return labels.masked_fill(labels >= num_labels, -100)
+
+
+def parameter_groups(
+    model: nn.Module,
+    *,
+    learning_rate: float,
+    module_learning_rates: dict[str, float],
+    weight_decay: float,
+    decayed: set[str],
+) -> list[dict[str, Any]]:
+    """
+    Optimiser groups with a learning rate per module.
+
+    Args:
+        model: The model.
+        learning_rate: Rate of all parameters that no pattern fits.
+        module_learning_rates: Rate by regular expression, matched from the start of the parameter name; of several
+            that fit, the first counts. One that decides nothing is an error, since it is most likely a slip.
+        weight_decay: Weight decay of the parameters in `decayed`; all others have none.
+        decayed: Names of the parameters with weight decay.
+    """
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    unused = dict.fromkeys(module_learning_rates)
+    for name, parameter in model.named_parameters():
+        pattern = next((pattern for pattern in module_learning_rates if re.match(pattern, name)), None)
+        unused.pop(pattern, None)
+        if parameter.requires_grad:
+            rate = learning_rate if pattern is None else module_learning_rates[pattern]
+            groups.setdefault((rate, weight_decay if name in decayed else 0.0), []).append(parameter)
+    if unused:
+        modules = sorted({".".join(name.split(".")[:2]) for name, _ in model.named_parameters()})
+        raise ValueError(
+            f"The learning rate patterns {', '.join(map(repr, unused))} decide no parameter: each must fit the start "
+            f"of a name that no earlier pattern fits. The modules are {', '.join(modules)}."
+        )
+    return [{"params": group, "lr": rate, "weight_decay": decay} for (rate, decay), group in groups.items()]
