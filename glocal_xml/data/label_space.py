@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -153,8 +154,17 @@ class LabelSpace:
                 "restore both from the same training run"
             ) from error
 
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        # The dataset cache pickles its arguments in Python to hash them: one string is fast, 500,000 names are not.
+        counts = [int(count) for count in self.counts]
+        return _from_json, (json.dumps([self.names, counts, int(self.num_texts), self.unseen]),)
+
     def _all_counts(self) -> np.ndarray:
         return np.asarray([*self.counts, *[0] * len(self.unseen)], dtype=np.float64)
+
+
+def _from_json(fields: str) -> LabelSpace:
+    return LabelSpace(*json.loads(fields))
 
 
 def _check_names(names: list[str]) -> None:

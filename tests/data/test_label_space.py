@@ -1,5 +1,7 @@
 """The label space: ids, propensities, bands, and its files."""
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -88,6 +90,15 @@ def test_save_and_load(tmp_path_factory, train):
     assert LabelSpace.load(folder) == space
     assert sorted(path.name for path in folder.iterdir()) == ["label_counts.json", "labels.txt"]
     assert (folder / "labels.txt").read_bytes() == "".join(name + "\n" for name in space.names).encode()
+
+
+@quick
+@given(train=label_lists, test=label_lists)
+def test_pickle_keeps_everything(train, test):
+    space = LabelSpace.from_label_lists(train)
+    space.add_unseen(test)
+    copied = pickle.loads(pickle.dumps(space))
+    assert copied == space and [copied.encode(labels) for labels in test] == [space.encode(labels) for labels in test]
 
 
 def test_load_refuses_files_of_different_runs(tmp_path):

@@ -1,0 +1,393 @@
+"""The contract of every family, on tiny random encoders of every kind."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+
+from glocal_xml.modeling import FAMILIES, GlocalXMLConfig
+
+NUM_LABELS = 23
+# What a family is tried with: its defaults at a small size, and each of its modes.
+CASES = {
+    "glocal_xml": (GlocalXMLConfig, {"mlp_size": 8}),
+    "glocal_xml-bias-pooler": (GlocalXMLConfig, {"mlp_size": 8, "label_bias": True, "use_pooler": True}),
+    "glocal_xml-global": (GlocalXMLConfig, {"branches": "global"}),
+    "glocal_xml-local": (GlocalXMLConfig, {"mlp_size": 8, "branches": "local", "local_layer": 0, "temperature": 0.5}),
+}
+
+
+@pytest.fixture(params=sorted(CASES))
+def case(request):
+    return CASES[request.param]
+
+
+@pytest.fixture
+def make_model(case):
+    config_class, fields = case
+
+    def make(encoder_config, **overrides):
+        torch.manual_seed(0)
+        config = config_class(
+            encoder=encoder_config.to_dict(), **{"num_labels": NUM_LABELS, "top_k": 5, **fields, **overrides}
+        )
+        model = FAMILIES[config_class](config)
+        # Fresh heads score so close to zero that wrong code could pass by comparing almost nothing.
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if not name.startswith("encoder."):
+                    parameter.normal_(std=0.5)
+        return model
+
+    return make
+
+
+@pytest.fixture
+def model(make_model, encoder_config):
+    return make_model(encoder_config).eval()
+
+
+def make_batch(model, texts=8, tokens=9):
+    """Texts of different lengths, padded on the right; one has no label, one a repeated label."""
+    generator = torch.Generator().manual_seed(1)
+    pad = model.config.encoder.pad_token_id or 0
+    input_ids = torch.randint(6, 60, (texts, tokens), generator=generator)
+    lengths = torch.randint(2, tokens + 1, (texts,), generator=generator)
+    attention_mask = (torch.arange(tokens) < lengths[:, None]).long()
+    labels = torch.randint(0, NUM_LABELS, (texts, 3), generator=generator)
+    labels[0] = -100
+    labels[1] = torch.tensor([4, 4, -100])
+    return {
+        "input_ids": input_ids.masked_fill(attention_mask == 0, pad),
+        "attention_mask": attention_mask,
+        "labels": labels,
+    }
+
+
+def multi_hot(labels):
+    dense = torch.zeros(len(labels), NUM_LABELS)
+    for row, ids in zip(dense, labels, strict=True):
+        row[ids[ids >= 0]] = 1
+    return dense
+
+
+def test_forward(model):
+    batch = make_batch(model)
+    with torch.no_grad():
+        output = model(**batch)
+        branches = model.branch_logits(model.text_features(batch["input_ids"], batch["attention_mask"]), slice(0, 23))
+    assert output.logits.shape == (8, NUM_LABELS)
+    # The final probability is the mean of the branches', the loss the sum of their cross-entropies.
+    probability = torch.stack([logits.sigmoid() for logits in branches.values()]).mean(dim=0)
+    torch.testing.assert_close(output.logits.sigmoid(), probability)
+    target = multi_hot(batch["labels"])
+    loss = sum(torch.nn.functional.binary_cross_entropy_with_logits(logits, target) for logits in branches.values())
+    torch.testing.assert_close(output.loss, loss)
+    scores, ids = output.logits.sort(dim=1, descending=True, stable=True)
+    assert torch.equal(output.top_k_ids, ids[:, :5])
+    torch.testing.assert_close(output.top_k_scores, scores[:, :5].sigmoid())
+
+
+def test_training_loss_equals_evaluation_loss(make_model, encoder_config):
+    for name in list(vars(encoder_config)):
+        if "dropout" in name and isinstance(getattr(encoder_config, name), float):
+            setattr(encoder_config, name, 0.0)
+    model = make_model(encoder_config)
+    batch = make_batch(model)
+    output = model.train()(**batch)
+    assert output.logits is None and output.top_k_ids is None
+    torch.testing.assert_close(output.loss, model.eval()(**batch).loss)
+
+
+def test_prediction_and_chosen_labels_agree_with_forward(model):
+    batch = make_batch(model)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        output = model(**inputs)
+    model.train()
+    best = model.predict_top_k(**inputs, top_k=3)
+    assert model.training
+    assert torch.equal(best.top_k_ids, output.top_k_ids[:, :3])
+    assert best.logits is None
+    chosen = model.score_labels(output.top_k_ids, **inputs)
+    torch.testing.assert_close(chosen["final"], output.top_k_scores)
+    same_for_all = model.score_labels(torch.tensor([7, 2]), **inputs)
+    torch.testing.assert_close(same_for_all["final"], output.logits.sigmoid()[:, [7, 2]])
+
+
+def test_label_word_attention(model):
+    if model.config.branches == "global":
+        with pytest.raises(ValueError, match="no label-word attention"):
+            model.label_word_attention(torch.tensor([1]), torch.tensor([[7]]))
+        return
+    batch = make_batch(model)
+    weights = model.label_word_attention(torch.tensor([3, 1]), batch["input_ids"], batch["attention_mask"])
+    assert weights.shape == (8, 2, 9)
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(8, 2))
+    assert (weights.masked_select(batch["attention_mask"][:, None] == 0) == 0).all()
+    flipped = {name: batch[name].flip(1) for name in ("input_ids", "attention_mask")}
+    # Left padding: the texts keep their order, so only the place of the weights changes.
+    lengths = batch["attention_mask"].sum(dim=1)
+    left = {name: torch.zeros_like(value) for name, value in flipped.items()}
+    for row, length in enumerate(lengths):
+        for name in left:
+            left[name][row, 9 - length :] = batch[name][row, :length]
+    moved = model.label_word_attention(torch.tensor([3, 1]), **left)
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(moved[row, :, 9 - length :], weights[row, :, :length])
+
+
+def test_save_and_load(model, tmp_path):
+    batch = make_batch(model)
+    names = [f"label {i}\u2028é" for i in range(NUM_LABELS)]
+    model.set_label_names(names)
+    model.save_pretrained(tmp_path)
+    expected = model(**batch)
+    for auto_class in (AutoModel, AutoModelForSequenceClassification):
+        loaded = auto_class.from_pretrained(tmp_path)
+        assert type(loaded) is type(model)
+        assert loaded.label_names == names
+        assert torch.equal(loaded(**batch).logits, expected.logits)
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), type(model.config))
+
+
+REMOTE = """
+import json
+import sys
+
+# The package is not there.
+sys.modules["glocal_xml"] = None
+
+import torch
+from transformers import AutoModel, AutoModelForSequenceClassification
+
+folder, batch = json.loads(sys.stdin.read())
+batch = {name: torch.tensor(value) for name, value in batch.items()}
+for auto_class in (AutoModel, AutoModelForSequenceClassification):
+    model = auto_class.from_pretrained(folder, trust_remote_code=True)
+    output = model(**batch)
+# Code that came with a checkpoint is saved with it again.
+model.save_pretrained(folder + "-again")
+again = AutoModel.from_pretrained(folder + "-again", trust_remote_code=True)
+assert torch.equal(again(**batch).logits, output.logits)
+print(json.dumps([output.logits.tolist(), again.label_names, model.predict_top_k(batch["input_ids"]).top_k_ids.tolist()]))
+"""
+
+
+@pytest.mark.parametrize("family", sorted({config.model_type for config, _ in CASES.values()}))
+def test_loads_as_remote_code_without_the_package(family, tmp_path):
+    from conftest import ENCODER_CONFIGS
+
+    config_class, fields = CASES[family]
+    model = FAMILIES[config_class](config_class(encoder=ENCODER_CONFIGS["bert"](), num_labels=NUM_LABELS, **fields))
+    model.eval().set_label_names([f"name {i}" for i in range(NUM_LABELS)])
+    model.save_pretrained(tmp_path / "model")
+    batch = make_batch(model)
+    payload = json.dumps([str(tmp_path / "model"), {name: value.tolist() for name, value in batch.items()}])
+    process = subprocess.run([sys.executable, "-c", REMOTE], input=payload, capture_output=True, text=True, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    logits, names, _ = json.loads(process.stdout.splitlines()[-1])
+    torch.testing.assert_close(torch.tensor(logits), model(**batch).logits)
+    assert names == model.label_names
+
+
+def gradients(model, batches):
+    model.zero_grad()
+    total = 0.0
+    for batch in batches:
+        loss = model(**batch, output_logits=False).loss / len(batches)
+        loss.backward()
+        total += loss.item()
+    return total, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same_gradients(first, second):
+    assert first[0] == pytest.approx(second[0], rel=1e-5)
+    assert first[1].keys() == second[1].keys()
+    for name, gradient in first[1].items():
+        torch.testing.assert_close(second[1][name], gradient, rtol=1e-4, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_batch_equals_accumulated_texts(model):
+    batch = make_batch(model)
+    texts = [{name: value[i : i + 1] for name, value in batch.items()} for i in range(8)]
+    assert_same_gradients(gradients(model, [batch]), gradients(model, texts))
+
+
+def test_padding_changes_nothing(model):
+    batch = make_batch(model)
+    pad = model.config.encoder.pad_token_id or 0
+    extra = {"input_ids": torch.full((8, 3), pad), "attention_mask": torch.zeros(8, 3, dtype=torch.long)}
+    longer = {**batch, **{name: torch.cat([batch[name], extra[name]], dim=1) for name in extra}}
+    left = {**batch, **{name: torch.zeros_like(longer[name]) for name in extra}}
+    for row, length in enumerate(batch["attention_mask"].sum(dim=1)):
+        left["input_ids"][row, : 12 - length] = pad
+        for name in extra:
+            left[name][row, 12 - length :] = batch[name][row, :length]
+    expected = gradients(model, [batch])
+    assert_same_gradients(expected, gradients(model, [longer]))
+    assert_same_gradients(expected, gradients(model, [left]))
+    torch.testing.assert_close(model(**left).logits, model(**batch).logits)
+
+
+@pytest.mark.parametrize("labels_per_chunk", [1, 5])
+def test_chunk_size_changes_nothing(make_model, encoder_config, labels_per_chunk):
+    whole = make_model(encoder_config).eval()
+    batch = make_batch(whole)
+    features = whole.text_features(batch["input_ids"], batch["attention_mask"])
+    per_label = min(head.bytes_per_label(features[name]) for name, head in whole.branch_heads().items())
+    chunked = make_model(encoder_config, label_chunk_bytes=labels_per_chunk * per_label).eval()
+    sizes = [head.chunk_size(features[name]) for name, head in chunked.branch_heads().items()]
+    assert min(sizes) <= labels_per_chunk < NUM_LABELS
+    torch.testing.assert_close(chunked(**batch).logits, whole(**batch).logits)
+    assert torch.equal(chunked(**batch).top_k_ids, whole(**batch).top_k_ids)
+    # In training mode the loss takes the path with recomputation; tiny encoders without dropout compare exactly.
+    for model in (whole, chunked):
+        model.train()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        for name in ("attention_probs_dropout_prob", "attention_dropout"):
+            for module in model.modules():
+                for attribute in ("dropout_prob", "attention_dropout", "dropout"):
+                    if isinstance(getattr(module, attribute, None), float):
+                        setattr(module, attribute, 0.0)
+            if hasattr(model.config.encoder, name):
+                setattr(model.config.encoder, name, 0.0)
+    assert_same_gradients(gradients(whole, [batch]), gradients(chunked, [batch]))
+
+
+def test_overfits_eight_texts(make_model, encoder_config):
+    model = make_model(encoder_config, top_k=3, initializer_range=0.02)
+    batch = make_batch(model)
+    batch["labels"][0, 0] = 2
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    for _ in range(120):
+        optimizer.zero_grad()
+        model.train()(**batch).loss.backward()
+        optimizer.step()
+    ids = model.eval()(**batch).top_k_ids
+    wanted = [set(row[row >= 0].tolist()) for row in batch["labels"]]
+    found = [set(row[: len(labels)].tolist()) for row, labels in zip(ids, wanted, strict=True)]
+    hits = sum(len(a & b) for a, b in zip(wanted, found, strict=True)) / sum(map(len, wanted))
+    assert hits > 0.85, hits
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_finite_under_autocast(model, dtype):
+    batch = make_batch(model)
+    with torch.no_grad():
+        expected = model(**batch)
+    with torch.autocast("cpu", dtype=dtype):
+        output = model(**batch)
+        model.zero_grad()
+        loss = model.train()(**batch).loss
+    loss.backward()
+    assert output.loss.dtype == torch.float32 and output.logits.dtype == torch.float32
+    torch.testing.assert_close(output.loss, expected.loss, rtol=0.1, atol=0.05)
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+def test_gradient_checkpointing(model):
+    batch = make_batch(model)
+    expected = gradients(model, [batch])
+    if model.config.encoder.model_type == "xlnet":
+        with pytest.raises(ValueError):
+            model.gradient_checkpointing_enable()
+        return
+    model.gradient_checkpointing_enable()
+    # Checkpointing acts in training mode; without dropout the gradients must not change.
+    encoder_config = model.config.encoder
+    model.train()
+    for module in model.modules():
+        for attribute in ("p", "dropout_prob", "attention_dropout"):
+            if isinstance(getattr(module, attribute, None), float):
+                setattr(module, attribute, 0.0)
+    if hasattr(encoder_config, "attention_probs_dropout_prob"):
+        encoder_config.attention_probs_dropout_prob = 0.0
+    assert_same_gradients(expected, gradients(model, [batch]))
+
+
+@pytest.mark.parametrize("family", sorted(CASES))
+def test_half_a_million_labels(family, tmp_path):
+    from conftest import ENCODER_CONFIGS
+
+    config_class, fields = CASES[family]
+    config = config_class(
+        encoder=ENCODER_CONFIGS["bert"](), **{**fields, "num_labels": 500_000, "label_chunk_bytes": 2**20}
+    )
+    model = FAMILIES[config_class](config).eval()
+    model.set_label_names([f"a label of quite ordinary length, number {i}" for i in range(500_000)])
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "config.json").stat().st_size < 5_000
+    started = time.perf_counter()
+    AutoConfig.from_pretrained(tmp_path)
+    assert time.perf_counter() - started < 2.0
+    loaded = AutoModel.from_pretrained(tmp_path)
+    assert loaded.label_names[-1].endswith("499999")
+    inputs = {"input_ids": torch.tensor([[7, 8, 9], [9, 8, 7]]), "labels": torch.tensor([[499_999], [0]])}
+    output = loaded(**inputs)
+    assert output.logits is None, "beyond `max_logits_labels` only on request"
+    assert output.top_k_ids.shape == (2, 10)
+    # No tensor of the size of the label space may be kept for the backward pass but the parameters' gradients.
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        loss = loaded.train()(**inputs).loss
+    parameters = {parameter.data_ptr() for parameter in loaded.parameters()}
+    kept = sum(t.numel() * t.element_size() for t in saved if t.untyped_storage().data_ptr() not in parameters)
+    assert kept < 4 * 2**20, kept
+    loss.backward()
+    assert loss.isfinite()
+
+
+BAD_INPUTS = {
+    "label out of range": ({"labels": torch.tensor([[NUM_LABELS]])}, "has 23 labels"),
+    "negative label": ({"labels": torch.tensor([[-1]])}, "padding is -100"),
+    "multi-hot labels": ({"labels": torch.zeros(1, NUM_LABELS)}, "multi-hot"),
+    "labels of another batch": ({"labels": torch.tensor([[1], [2]])}, "shape"),
+    "empty batch": ({"input_ids": torch.zeros(0, 3, dtype=torch.long)}, "at least one"),
+    "no tokens": ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "at least one"),
+    "token ids as floats": ({"input_ids": torch.ones(1, 3)}, "integers"),
+    "mask of another shape": ({"attention_mask": torch.ones(1, 2)}, "must be equal"),
+    "nothing attended": ({"attention_mask": torch.zeros(1, 3)}, "no attended token"),
+    "top_k of zero": ({"top_k": 0}, "at least 1"),
+}
+
+
+@pytest.mark.parametrize("bad", sorted(BAD_INPUTS))
+def test_bad_input_is_refused_with_a_remedy(make_model, bad):
+    from conftest import ENCODER_CONFIGS
+
+    model = make_model(ENCODER_CONFIGS["bert"]()).eval()
+    inputs, message = BAD_INPUTS[bad]
+    with pytest.raises(ValueError, match=message):
+        model(**{"input_ids": torch.tensor([[7, 8, 9]]), **inputs})
+
+
+@pytest.mark.parametrize("ids", [torch.tensor([NUM_LABELS]), torch.tensor([-1]), torch.tensor([0.5]), torch.tensor(3)])
+def test_bad_chosen_labels_are_refused(make_model, ids):
+    from conftest import ENCODER_CONFIGS
+
+    with pytest.raises(ValueError, match="label_ids"):
+        make_model(ENCODER_CONFIGS["bert"]()).score_labels(ids, torch.tensor([[7, 8]]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_labels": 0}, "num_labels"),
+        ({"num_labels": "many"}, "num_labels"),
+        ({"top_k": 0}, "top_k"),
+        ({"label_chunk_bytes": 0}, "label_chunk_bytes"),
+        ({"max_logits_labels": -1}, "max_logits_labels"),
+    ],
+)
+def test_bad_configuration_is_refused(case, fields, message):
+    config_class, defaults = case
+    with pytest.raises(Exception, match=message):
+        config_class(**{**defaults, **fields})
