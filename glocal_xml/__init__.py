@@ -1,4 +1,4 @@
-"""Extreme multi-label text classification as Hugging Face models; importing it registers them with the Auto classes."""
+"""Extreme multi-label text classification as Hugging Face models; importing it registers them."""
 
 from glocal_xml.data import LabelSpace, load_xmtc_dataset
 from glocal_xml.explain import explain

@@ -29,7 +29,9 @@ class LabelClassifier(LabelScorer):
         (document_embedding,) = features  # (texts, hidden)
         weight, bias = self.label_embeddings.weight, self.label_embeddings.bias
         if isinstance(label_ids, slice):
-            return nn.functional.linear(document_embedding, weight[label_ids], None if bias is None else bias[label_ids])
+            return nn.functional.linear(
+                document_embedding, weight[label_ids], None if bias is None else bias[label_ids]
+            )
         chosen = weight[label_ids].to(document_embedding.dtype)  # (texts, chosen, hidden)
         logits = (chosen @ document_embedding.unsqueeze(-1)).squeeze(-1)  # (texts, chosen)
         return logits if bias is None else logits + bias[label_ids]

@@ -1,6 +1,8 @@
 """What every family shares: the encoder with chosen layers, prediction over label chunks, and label names on disk."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,16 +10,15 @@ import torch
 from torch import nn
 from transformers import AutoModel, PreTrainedModel
 from transformers import initialization as init
-from transformers.utils import ModelOutput, cached_file
+from transformers.utils import ModelOutput
 
 from .configuration_base import XMTCConfig
+from .input_checks import check_inputs, check_label_ids
 from .label_attention import LabelAttention
+from .label_names import check_label_names, find_label_names, write_label_names
 from .label_ranking import RunningTopK
 from .label_scorer import label_chunks
 from .losses import binary_cross_entropy_sum
-
-LABELS_FILE = "labels.txt"
-_HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
 @dataclass
@@ -97,7 +98,9 @@ class XMTCPreTrainedModel(PreTrainedModel):
         if num_labels is None and label_names is None:
             raise ValueError("`num_labels` is missing: pass it, or pass `label_names`.")
         # Checkpoints in half precision would otherwise be trained in it.
-        encoder = AutoModel.from_pretrained(encoder_name_or_path, **{"dtype": torch.float32, **(encoder_options or {})})
+        encoder = AutoModel.from_pretrained(
+            encoder_name_or_path, **{"dtype": torch.float32, **(encoder_options or {})}
+        )
         config = cls.config_class(
             # A copy: the composite would reset the attention implementation of the live object.
             encoder=encoder.config.to_dict(),
@@ -125,9 +128,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         if label_names is not None:
             if len(label_names) != self.config.num_labels:
                 raise ValueError(f"{len(label_names)} label names for a model of {self.config.num_labels} labels.")
-            broken = next((name for name in label_names if "\n" in name or "\r" in name), None)
-            if broken is not None:
-                raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
+            check_label_names(label_names)
         self.label_names = None if label_names is None else list(label_names)
 
     @torch.no_grad()
@@ -147,7 +148,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         layer: int | None = None,
     ) -> EncodedTexts:
         """Runs the encoder and keeps the last layer and, where asked for, one other (0 is the embedding output)."""
-        attention_mask = _check_inputs(input_ids, attention_mask)
+        attention_mask = check_inputs(input_ids, attention_mask)
         # Many encoders count positions from the first column, padding or not: attended tokens go to the front.
         order = attention_mask.ne(0).int().argsort(dim=1, descending=True, stable=True)
         inputs = {"input_ids": input_ids.gather(1, order), "attention_mask": attention_mask.gather(1, order)}
@@ -199,7 +200,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         top_k: int | None = None,
         output_logits: bool | None = None,
     ) -> XMTCOutput:
-        """One pass over the labels, chunk by chunk: loss, best labels and, for few labels or on request, all logits."""
+        """One pass over the labels, chunk by chunk: loss, best labels and, where wanted, all logits."""
         num_labels = self.config.num_labels
         if output_logits is None:
             output_logits = num_labels <= self.config.max_logits_labels
@@ -235,7 +236,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         top_k: int | None = None,
     ) -> XMTCOutput:
         """The best labels of each text, in evaluation mode and without keeping all scores."""
-        with _evaluation_mode(self):
+        with evaluation_mode(self):
             features = self.text_features(input_ids, attention_mask, token_type_ids)
             return self.scan_labels(features, top_k=top_k, output_logits=False)
 
@@ -253,8 +254,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
         Args:
             label_ids: The same labels for every text, of shape (chosen,), or labels per text, (texts, chosen).
         """
-        label_ids = self._check_label_ids(label_ids, input_ids)
-        with _evaluation_mode(self):
+        label_ids = check_label_ids(label_ids, self.config.num_labels, input_ids)
+        with evaluation_mode(self):
             logits = self.branch_logits(self.text_features(input_ids, attention_mask, token_type_ids), label_ids)
         logits["final"] = mean_probability_logits(list(logits.values()))
         return {name: scores.sigmoid() for name, scores in logits.items()}
@@ -265,22 +266,6 @@ class XMTCPreTrainedModel(PreTrainedModel):
             raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
         return min(top_k, self.config.num_labels)
 
-    def _check_label_ids(self, label_ids: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
-        label_ids = torch.as_tensor(label_ids, device=input_ids.device)
-        if label_ids.dtype not in (torch.int64, torch.int32) or label_ids.dim() not in (1, 2):
-            raise ValueError(
-                "`label_ids` must be integers of the shape (chosen,) or (texts, chosen), "
-                f"got {label_ids.dtype} of shape {tuple(label_ids.shape)}."
-            )
-        if label_ids.dim() == 2 and len(label_ids) != len(input_ids):
-            raise ValueError(f"`label_ids` has {len(label_ids)} rows for {len(input_ids)} texts.")
-        if label_ids.numel() and not (0 <= label_ids.min() and label_ids.max() < self.config.num_labels):
-            raise ValueError(
-                f"`label_ids` must lie in 0 to {self.config.num_labels - 1}, "
-                f"got {label_ids.min().item()} to {label_ids.max().item()}."
-            )
-        return label_ids.expand(len(input_ids), -1).long()
-
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
         """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
         if is_main_process:
@@ -290,32 +275,18 @@ class XMTCPreTrainedModel(PreTrainedModel):
                 known = getattr(self.config, "auto_map", None) or {}
                 self.config.auto_map = {**known, "AutoModelForSequenceClassification": code}
             if self.label_names is not None:
-                os.makedirs(save_directory, exist_ok=True)
-                path = os.path.join(save_directory, LABELS_FILE)
-                with open(f"{path}.tmp", "w", encoding="utf-8", newline="\n") as file:
-                    file.writelines(f"{name}\n" for name in self.label_names)
-                os.replace(f"{path}.tmp", path)
+                write_label_names(save_directory, self.label_names)
         return super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
         """Loads weights and configuration as everywhere in Transformers, and the label names beside them."""
-        options = {name: kwargs[name] for name in _HUB_OPTIONS if kwargs.get(name) is not None}
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
-        path = cached_file(
-            pretrained_model_name_or_path,
-            LABELS_FILE,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-            **options,
-        )
-        if path is not None:
-            with open(path, encoding="utf-8", newline="\n") as file:
-                names = file.read().split("\n")[:-1]
-            # A checkpoint loaded into another label space has no use for the old names.
-            if len(names) == model.config.num_labels:
-                model.set_label_names(names)
+        names = find_label_names(pretrained_model_name_or_path, **kwargs)
+        # A checkpoint loaded into another label space has no use for the old names.
+        if names is not None and len(names) == model.config.num_labels:
+            model.set_label_names(names)
         return loaded
 
 
@@ -328,47 +299,19 @@ def mean_probability_logits(logits: list[torch.Tensor]) -> torch.Tensor:
     return log_sigmoid(stacked).logsumexp(dim=0) - log_sigmoid(-stacked).logsumexp(dim=0)
 
 
-class _evaluation_mode:
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Switches dropout off for a while."""
-
-    def __init__(self, model: nn.Module):
-        self.model = model
-
-    def __enter__(self):
-        self.was_training = self.model.training
-        self.model.eval()
-
-    def __exit__(self, *_):
-        self.model.train(self.was_training)
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def _at_least_float(logits: torch.Tensor) -> torch.Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def _check_inputs(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """Refuses what encoders would answer with nonsense or with an obscure error; returns the attention mask."""
-    if input_ids.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"`input_ids` must hold token ids as integers, got {input_ids.dtype}.")
-    if input_ids.dim() != 2 or input_ids.numel() == 0:
-        raise ValueError(
-            f"`input_ids` must have the shape (texts, tokens) with at least one of each, got {tuple(input_ids.shape)}; "
-            "skip empty batches."
-        )
-    if attention_mask is None:
-        return torch.ones_like(input_ids)
-    if attention_mask.shape != input_ids.shape:
-        raise ValueError(
-            f"`attention_mask` has the shape {tuple(attention_mask.shape)}, `input_ids` {tuple(input_ids.shape)}; "
-            "they must be equal."
-        )
-    if not attention_mask.any(dim=1).all():
-        row = attention_mask.any(dim=1).int().argmin().item()
-        raise ValueError(
-            f"Text {row} of the batch has no attended token; tokenise with special tokens, so that an empty text "
-            "still has some."
-        )
-    return attention_mask
 
 
 __all__ = ["XMTCOutput", "XMTCPreTrainedModel"]

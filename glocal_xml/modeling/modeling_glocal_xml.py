@@ -5,10 +5,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from .configuration_glocal_xml import GlocalXMLConfig
+from .input_checks import check_label_ids, check_labels
 from .label_attention import LabelAttention
 from .label_classifier import LabelClassifier
-from .losses import check_labels
-from .modeling_base import XMTCOutput, XMTCPreTrainedModel, _evaluation_mode
+from .modeling_base import EncodedTexts, XMTCOutput, XMTCPreTrainedModel, evaluation_mode
 
 
 class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
@@ -58,7 +58,7 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
     def _wanted_layer(self) -> int | None:
         return None if self.config.branches == "global" else self.config.local_layer
 
-    def _local_features(self, encoded) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _local_features(self, encoded: EncodedTexts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         hidden_states = encoded.layer_hidden_state  # (texts, tokens, hidden)
         # Table 4 of the paper: does the encoder gain from the gradient of the local branch?
         if self.config.detach_local:
@@ -107,8 +107,8 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
         """
         if self.config.branches == "global":
             raise ValueError("This model has no label-word attention: it was built with `branches='global'`.")
-        label_ids = self._check_label_ids(label_ids, input_ids)
-        with _evaluation_mode(self):
+        label_ids = check_label_ids(label_ids, self.config.num_labels, input_ids)
+        with evaluation_mode(self):
             encoded = self.encode(input_ids, attention_mask, token_type_ids, layer=self._wanted_layer())
             weights = self.local_head.attention(self._local_features(encoded), label_ids)  # (texts, chosen, tokens)
         # Back to where the tokens stood in the input.

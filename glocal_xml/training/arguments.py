@@ -39,8 +39,17 @@ class ModelArguments:
         default=None, metadata={"help": "Fields of the model's configuration, as JSON: '{\"local_layer\": 1}'."}
     )
 
+    encoder_options: dict | str | None = field(
+        default=None,
+        metadata={
+            "help": "Options with which the encoder of a new model is loaded, such as its dropout or `revision`, as "
+            "JSON: '{\"hidden_dropout_prob\": 0.0}'."
+        },
+    )
+
     def __post_init__(self):
         self.model_config = read_dict("model_config", self.model_config)
+        self.encoder_options = read_dict("encoder_options", self.encoder_options)
         if self.model_type not in MODEL_TYPES:
             raise ValueError(f"`model_type` must be one of {', '.join(MODEL_TYPES)}, got {self.model_type!r}.")
         if self.model is not None and self.encoder is not None:
@@ -72,7 +81,9 @@ class DataArguments:
     text_column: str = field(default="text", metadata={"help": "Field or column of the text."})
     labels_column: str = field(default="labels", metadata={"help": "Field or column of the labels."})
     label_delimiter: str | None = field(default=None, metadata={"help": "Separates labels written in one string."})
-    label_map: str | None = field(default=None, metadata={"help": "xc_json: file with the names of the label indices."})
+    label_map: str | None = field(
+        default=None, metadata={"help": "xc_json: file with the names of the label indices."}
+    )
     label_names_file: str | None = field(
         default=None,
         metadata={"help": "All labels there are, one per line: a taxonomy with more labels than the training texts."},
@@ -120,7 +131,9 @@ class XMTCTrainingArguments(TrainingArguments):
     learning_rate: float = field(default=1e-3, metadata={"help": "Rate of parameters without a rate of their own."})
     adam_epsilon: float = field(
         default=1e-12,
-        metadata={"help": "Small, since the loss is a mean over labels: gradients shrink as the labels grow in number."},
+        metadata={
+            "help": "Small, since the loss is a mean over labels: gradients shrink as the labels grow in number."
+        },
     )
     lr_scheduler_type: str = field(
         default="linear", metadata={"help": "With warm-up, `linear` is the slanted triangular schedule."}
@@ -128,10 +141,14 @@ class XMTCTrainingArguments(TrainingArguments):
     warmup_steps: float = field(default=0.1, metadata={"help": "Below 1: share of all steps; else their number."})
     per_device_train_batch_size: int = field(default=32, metadata={"help": "Texts per device in a training step."})
     per_device_eval_batch_size: int = field(default=64, metadata={"help": "Texts per device in evaluation."})
-    eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: no, steps or epoch."})
+    eval_strategy: str = field(
+        default="no", metadata={"help": "When to evaluate; with validation texts `no` means whenever it saves."}
+    )
     save_strategy: str = field(default="epoch", metadata={"help": "When to save: no, steps, epoch or best."})
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints to keep."})
-    load_best_model_at_end: bool = field(default=True, metadata={"help": "End with the best checkpoint."})
+    load_best_model_at_end: bool = field(
+        default=False, metadata={"help": "End with the best checkpoint; with validation texts that is the default."}
+    )
     metric_for_best_model: str | None = field(
         default="precision@5", metadata={"help": "Metric on the validation texts that decides what is best."}
     )

@@ -1,27 +1,22 @@
 """One run from files to results: train, evaluate, predict. Behind `examples/run_xmtc.py` and `glocal-xml train`."""
 
 import logging
-import platform
 import signal
 import sys
 import time
-from importlib.metadata import version
 from typing import Any
 
 import datasets
-import numpy as np
-import torch
 import transformers
-from transformers import AutoModel, AutoTokenizer, set_seed
+from transformers import AutoTokenizer, set_seed
 
-from glocal_xml.data import LabelSpace, load_hub_dataset, load_xmtc_dataset, split_validation, tokenize
-from glocal_xml.metrics import xmtc_metrics
-from glocal_xml.modeling import FAMILIES, XMTCPreTrainedModel
-from glocal_xml.pretrained import minilm_path
+from glocal_xml.data import LabelSpace, tokenize
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments
+from .prepare import build_model, check_arguments, encoder_path, follow_validation, load_texts
+from .report import FINAL, environment, frequency_baseline, result_rows, results_table, run_settings
 from .run_folder import last_good_checkpoint, prepare_run_folder, write_predictions, write_results
-from .trainer import FINAL, XMTCTrainer
+from .trainer import XMTCTrainer
 
 logger = logging.getLogger("glocal_xml")
 
@@ -59,8 +54,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
         tokens = {name: tokenize(part, tokenizer, data_args.max_length) for name, part in texts.items()}
     model = build_model(model_args, label_space)
 
-    if "validation" not in tokens:
-        args.eval_strategy, args.load_best_model_at_end, args.metric_for_best_model = "no", False, None
+    follow_validation(args, "validation" in tokens)
     trainer = XMTCTrainer(
         args=args,
         label_space=label_space,
@@ -81,101 +75,10 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
     return results
 
 
-def check_arguments(model_args: ModelArguments, data_args: DataArguments, training: bool) -> None:
-    """Refuses runs that could only fail later."""
-    if not (training or data_args.test_file or data_args.predict_file or data_args.dataset_name):
-        raise ValueError("Nothing to do: pass `--train_file`, `--test_file`, `--predict_file` or `--dataset_name`.")
-    if model_args.model is None and model_args.encoder is None:
-        raise ValueError("Pass `--encoder` (folder, Hub id or minilm) to train, or `--model` to use a trained model.")
-    if not training and model_args.model is None:
-        raise ValueError("Without `--train_file` a trained model is needed: pass `--model`.")
-    if data_args.validation_file is not None and data_args.validation_file == data_args.test_file:
-        raise ValueError("The validation file is the test file: the best checkpoint would be chosen on test data.")
-
-
-def encoder_path(name: str | None) -> str | None:
-    """Resolves the short name of the encoder that comes as a package."""
-    return minilm_path() if name == "minilm" else name
-
-
-def load_texts(
-    data_args: DataArguments, label_space: LabelSpace | None, seed: int
-) -> tuple[dict[str, Any], LabelSpace]:
-    """Train, validation, test and predict parts with `text` and `labels`, and their label space."""
-    columns = {"text_column": data_args.text_column, "labels_column": data_args.labels_column}
-    reader = {
-        **columns,
-        "file_format": data_args.file_format,
-        "label_delimiter": data_args.label_delimiter,
-        "label_map": data_args.label_map,
-    }
-    if data_args.dataset_name is not None:
-        files = load_hub_dataset(
-            data_args.dataset_name, config=data_args.dataset_config, streaming=data_args.streaming, **columns
-        )
-        if label_space is not None:
-            files.pop("train", None)
-    else:
-        names = ("train", "validation", "test")
-        files = {name: getattr(data_args, f"{name}_file") for name in names}
-        files = {name: path for name, path in files.items() if path is not None}
-    taxonomy = None
-    if data_args.label_names_file is not None:
-        with open(data_args.label_names_file, encoding="utf-8-sig") as file:
-            taxonomy = [line.strip() for line in file if line.strip()]
-    texts: Any = {}
-    if files:
-        texts, label_space = load_xmtc_dataset(
-            files,
-            label_space=label_space,
-            label_names=taxonomy,
-            streaming=data_args.streaming,
-            bad_rows=data_args.bad_rows,
-            **reader,
-        )
-    texts = dict(texts)
-    if data_args.predict_file is not None:
-        texts["predict"] = load_xmtc_dataset(
-            {"test": data_args.predict_file},
-            label_space=label_space,
-            bad_rows=data_args.bad_rows,
-            allow_no_labels=True,
-            **reader,
-        )[0]["test"]
-    return take_parts(texts, data_args, seed), label_space
-
-
-def take_parts(texts: dict[str, Any], data_args: DataArguments, seed: int) -> dict[str, Any]:
-    """Random parts where fewer texts are asked for, then the validation part of the training texts."""
-    limits = {"train": data_args.max_train_texts, "test": data_args.max_test_texts}
-    for name, limit in limits.items():
-        if name in texts and limit is not None and isinstance(texts[name], datasets.Dataset):
-            texts[name] = texts[name].shuffle(seed=seed).select(range(min(limit, len(texts[name]))))
-    if "train" in texts and "validation" not in texts and data_args.validation_size:
-        size = data_args.validation_size
-        texts["train"], texts["validation"] = split_validation(
-            texts["train"], fraction_or_size=size if size < 1 else int(size), seed=seed
-        )
-    return texts
-
-
-def build_model(model_args: ModelArguments, label_space: LabelSpace) -> XMTCPreTrainedModel:
-    """A trained model, or a new one around a pretrained encoder."""
-    if model_args.model is not None:
-        return AutoModel.from_pretrained(model_args.model, dtype=torch.float32, **model_args.model_config)
-    family = next(model for config, model in FAMILIES.items() if config.model_type == model_args.model_type)
-    model = family.from_encoder(
-        encoder_path(model_args.encoder), label_names=label_space.names, **model_args.model_config
-    )
-    if getattr(model.config, "label_bias", False):
-        model.start_label_bias(label_space.log_odds())
-    return model
-
-
 def train(trainer: XMTCTrainer, checkpoint: str | None) -> dict[str, float]:
     """Trains to the end; an interruption says where the run stands and how to go on."""
-    # A polite request to stop gets the same answer as Ctrl-C.
-    previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # A polite request to stop gets the same answer as Ctrl-C; SIGINT itself may be ignored in the background.
+    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
     except KeyboardInterrupt:
@@ -193,10 +96,14 @@ def train(trainer: XMTCTrainer, checkpoint: str | None) -> dict[str, float]:
     return metrics
 
 
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def judge(
     trainer: XMTCTrainer, texts: dict[str, Any], tokens: dict[str, Any], label_space: LabelSpace
 ) -> dict[str, Any]:
-    """Metrics on validation and test texts, beside always predicting the most frequent labels; predictions as names."""
+    """Metrics on validation and test texts, beside those of the most frequent labels; predictions as names."""
     results = {}
     for part in ("validation", "test", "predict"):
         if part not in tokens:
@@ -219,68 +126,3 @@ def judge(
             )
             logger.info("predictions: %s", path)
     return results
-
-
-def result_rows(metrics: dict[str, float], prefix: str) -> dict[str, dict[str, float]]:
-    """Metrics by branch: the final ranking as `both`, then each branch."""
-    rows: dict[str, dict[str, float]] = {FINAL: {}}
-    for name, value in metrics.items():
-        branch, _, metric = name.removeprefix(f"{prefix}_").rpartition("/")
-        rows.setdefault(branch or FINAL, {})[metric] = value
-    return rows
-
-
-def frequency_baseline(
-    true_labels: np.ndarray, label_space: LabelSpace, args: XMTCTrainingArguments
-) -> dict[str, float]:
-    """What predicting the most frequent training labels for every text reaches."""
-    most_frequent = np.argsort(-np.asarray(label_space.counts), kind="stable")[: max(args.metrics_at)]
-    return xmtc_metrics(
-        np.tile(most_frequent, (len(true_labels), 1)),
-        true_labels,
-        ks=[k for k in args.metrics_at if k <= len(most_frequent)],
-        inverse_propensities=label_space.inverse_propensities(args.propensity_a, args.propensity_b),
-        bands=label_space.bands(),
-        num_labels=label_space.num_labels + len(label_space.unseen),
-    )
-
-
-def results_table(rows: dict[str, dict[str, float]], args: XMTCTrainingArguments) -> str:
-    """A table in percent: P@k, nDCG@k and PSP@k of every branch."""
-    largest = max(args.metrics_at)
-    columns = [f"precision@{k}" for k in args.metrics_at] + [f"ndcg@{largest}", f"psp@{largest}", f"recall@{largest}"]
-    titles = [f"P@{k}" for k in args.metrics_at] + [f"nDCG@{largest}", f"PSP@{largest}", f"R@{largest}"]
-    lines = [f"{'':17}" + "".join(f"{title:>9}" for title in titles)]
-    for name, values in rows.items():
-        cells = (f"{100 * values[column]:9.2f}" if column in values else f"{'-':>9}" for column in columns)
-        lines.append(f"{name:17}" + "".join(cells))
-    lines.append(f"percent; PSP with A = {args.propensity_a}, B = {args.propensity_b}")
-    return "\n".join(lines)
-
-
-def run_settings(
-    model_args: ModelArguments, data_args: DataArguments, args: XMTCTrainingArguments
-) -> dict[str, Any]:
-    """What decides the result of a run."""
-    names = (
-        "num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps learning_rate "
-        "module_learning_rates lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon "
-        "max_grad_norm train_sampling_strategy metric_for_best_model early_stopping_patience seed fp16 bf16 "
-        "propensity_a propensity_b"
-    )
-    return {
-        "model": vars(model_args),
-        "data": vars(data_args),
-        "training": {name: getattr(args, name) for name in names.split()},
-    }
-
-
-def environment(args: XMTCTrainingArguments) -> dict[str, Any]:
-    """Versions and the machine."""
-    packages = ("glocal-xml", "torch", "transformers", "accelerate", "datasets", "numpy")
-    return {
-        **{name: version(name) for name in packages},
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, {args.device.type}",
-        "processes": args.world_size,
-    }

@@ -3,19 +3,15 @@
 import re
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, ProgressCallback, Trainer
 
 from glocal_xml.data import LabelSpace, XMTCCollator
-from glocal_xml.metrics import xmtc_metrics
 
 from .arguments import XMTCTrainingArguments
 from .callbacks import RunReporter
-
-# The final ranking goes by this name in results, beside those of the branches.
-FINAL = "both"
+from .report import FINAL, branch_metrics
 
 
 class XMTCTrainer(Trainer):
@@ -82,27 +78,6 @@ class XMTCTrainer(Trainer):
         super()._save(output_dir, state_dict)
         # With its label space a checkpoint can be evaluated and trained further on its own.
         self.label_space.save(self.args.output_dir if output_dir is None else output_dir)
-
-
-def branch_metrics(
-    rankings: dict[str, np.ndarray], true_labels: np.ndarray, label_space: LabelSpace, args: XMTCTrainingArguments
-) -> dict[str, float]:
-    """All metrics of the final ranking, and those of each branch under its name: `global/precision@1`."""
-    metrics = {}
-    for branch, top_k_ids in rankings.items():
-        if branch == "scores":
-            continue
-        values = xmtc_metrics(
-            top_k_ids,
-            true_labels,
-            ks=[k for k in args.metrics_at if k <= top_k_ids.shape[1]],
-            inverse_propensities=label_space.inverse_propensities(args.propensity_a, args.propensity_b),
-            bands=label_space.bands(),
-            num_labels=label_space.num_labels + len(label_space.unseen),
-        )
-        prefix = "" if branch == FINAL else f"{branch}/"
-        metrics |= {f"{prefix}{name}": value for name, value in values.items()}
-    return metrics
 
 
 def known_labels(labels: torch.Tensor, num_labels: int) -> torch.Tensor:

@@ -62,4 +62,3 @@ def test_loaded_by_path_offline_without_the_package(tmp_path):
     assert name == "xmtc"
     assert not package_imported
     assert values == pytest.approx(xmtc_metrics(PADDED_PREDICTIONS, REFERENCES, **OPTIONS), abs=1e-12)
-

@@ -30,7 +30,7 @@ def case(request):
 def make_model(case):
     config_class, fields = case
 
-    def make(encoder_config, **overrides):
+    def make(encoder_config, fresh_heads=False, **overrides):
         torch.manual_seed(0)
         config = config_class(
             encoder=encoder_config.to_dict(), **{"num_labels": NUM_LABELS, "top_k": 5, **fields, **overrides}
@@ -39,7 +39,7 @@ def make_model(case):
         # Fresh heads score so close to zero that wrong code could pass by comparing almost nothing.
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if not name.startswith("encoder."):
+                if not (fresh_heads or name.startswith("encoder.")):
                     parameter.normal_(std=0.5)
         return model
 
@@ -92,15 +92,12 @@ def test_forward(model):
     torch.testing.assert_close(output.top_k_scores, scores[:, :5].sigmoid())
 
 
-def test_training_loss_equals_evaluation_loss(make_model, encoder_config):
-    for name in list(vars(encoder_config)):
-        if "dropout" in name and isinstance(getattr(encoder_config, name), float):
-            setattr(encoder_config, name, 0.0)
-    model = make_model(encoder_config)
+def test_training_loss_equals_evaluation_loss(model):
     batch = make_batch(model)
+    expected = model(**batch).loss
     output = model.train()(**batch)
     assert output.logits is None and output.top_k_ids is None
-    torch.testing.assert_close(output.loss, model.eval()(**batch).loss)
+    torch.testing.assert_close(output.loss, expected)
 
 
 def test_prediction_and_chosen_labels_agree_with_forward(model):
@@ -174,7 +171,7 @@ for auto_class in (AutoModel, AutoModelForSequenceClassification):
 model.save_pretrained(folder + "-again")
 again = AutoModel.from_pretrained(folder + "-again", trust_remote_code=True)
 assert torch.equal(again(**batch).logits, output.logits)
-print(json.dumps([output.logits.tolist(), again.label_names, model.predict_top_k(batch["input_ids"]).top_k_ids.tolist()]))
+print(json.dumps([output.logits.tolist(), again.label_names]))
 """
 
 
@@ -188,28 +185,32 @@ def test_loads_as_remote_code_without_the_package(family, tmp_path):
     model.save_pretrained(tmp_path / "model")
     batch = make_batch(model)
     payload = json.dumps([str(tmp_path / "model"), {name: value.tolist() for name, value in batch.items()}])
-    process = subprocess.run([sys.executable, "-c", REMOTE], input=payload, capture_output=True, text=True, cwd=tmp_path)
+    process = subprocess.run(
+        [sys.executable, "-c", REMOTE], input=payload, capture_output=True, text=True, cwd=tmp_path
+    )
     assert process.returncode == 0, process.stderr
-    logits, names, _ = json.loads(process.stdout.splitlines()[-1])
+    logits, names = json.loads(process.stdout.splitlines()[-1])
     torch.testing.assert_close(torch.tensor(logits), model(**batch).logits)
     assert names == model.label_names
 
 
 def gradients(model, batches):
+    """Mean loss over batches and its gradients, in training mode and double precision."""
+    model = model.double().train()
     model.zero_grad()
     total = 0.0
     for batch in batches:
-        loss = model(**batch, output_logits=False).loss / len(batches)
+        loss = model(**batch).loss / len(batches)
         loss.backward()
         total += loss.item()
     return total, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def assert_same_gradients(first, second):
-    assert first[0] == pytest.approx(second[0], rel=1e-5)
+    assert first[0] == pytest.approx(second[0], rel=1e-9)
     assert first[1].keys() == second[1].keys()
     for name, gradient in first[1].items():
-        torch.testing.assert_close(second[1][name], gradient, rtol=1e-4, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(second[1][name], gradient, rtol=1e-6, atol=1e-10, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_batch_equals_accumulated_texts(model):
@@ -231,7 +232,7 @@ def test_padding_changes_nothing(model):
     expected = gradients(model, [batch])
     assert_same_gradients(expected, gradients(model, [longer]))
     assert_same_gradients(expected, gradients(model, [left]))
-    torch.testing.assert_close(model(**left).logits, model(**batch).logits)
+    torch.testing.assert_close(model.eval()(**left).logits, model(**batch).logits)
 
 
 @pytest.mark.parametrize("labels_per_chunk", [1, 5])
@@ -245,36 +246,29 @@ def test_chunk_size_changes_nothing(make_model, encoder_config, labels_per_chunk
     assert min(sizes) <= labels_per_chunk < NUM_LABELS
     torch.testing.assert_close(chunked(**batch).logits, whole(**batch).logits)
     assert torch.equal(chunked(**batch).top_k_ids, whole(**batch).top_k_ids)
-    # In training mode the loss takes the path with recomputation; tiny encoders without dropout compare exactly.
-    for model in (whole, chunked):
-        model.train()
-        for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-        for name in ("attention_probs_dropout_prob", "attention_dropout"):
-            for module in model.modules():
-                for attribute in ("dropout_prob", "attention_dropout", "dropout"):
-                    if isinstance(getattr(module, attribute, None), float):
-                        setattr(module, attribute, 0.0)
-            if hasattr(model.config.encoder, name):
-                setattr(model.config.encoder, name, 0.0)
+    # In training mode the loss of several chunks takes the path with recomputation.
     assert_same_gradients(gradients(whole, [batch]), gradients(chunked, [batch]))
 
 
 def test_overfits_eight_texts(make_model, encoder_config):
-    model = make_model(encoder_config, top_k=3, initializer_range=0.02)
+    model = make_model(encoder_config, fresh_heads=True, top_k=3)
     batch = make_batch(model)
     batch["labels"][0, 0] = 2
+    wanted = [set(row[row >= 0].tolist()) for row in batch["labels"]]
+
+    def share_found():
+        best = model.eval().predict_top_k(batch["input_ids"], batch["attention_mask"]).top_k_ids.tolist()
+        found = [set(row[: len(labels)]) for row, labels in zip(best, wanted, strict=True)]
+        return sum(len(a & b) for a, b in zip(wanted, found, strict=True)) / sum(map(len, wanted))
+
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
-    for _ in range(120):
+    for step in range(600):
         optimizer.zero_grad()
         model.train()(**batch).loss.backward()
         optimizer.step()
-    ids = model.eval()(**batch).top_k_ids
-    wanted = [set(row[row >= 0].tolist()) for row in batch["labels"]]
-    found = [set(row[: len(labels)].tolist()) for row, labels in zip(ids, wanted, strict=True)]
-    hits = sum(len(a & b) for a, b in zip(wanted, found, strict=True)) / sum(map(len, wanted))
-    assert hits > 0.85, hits
+        if step % 20 == 19 and share_found() == 1.0:
+            return
+    pytest.fail(f"after 600 steps only {share_found():.2f} of the labels are found")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -287,6 +281,7 @@ def test_finite_under_autocast(model, dtype):
         model.zero_grad()
         loss = model.train()(**batch).loss
     loss.backward()
+    assert loss.dtype == torch.float32
     assert output.loss.dtype == torch.float32 and output.logits.dtype == torch.float32
     torch.testing.assert_close(output.loss, expected.loss, rtol=0.1, atol=0.05)
     for name, parameter in model.named_parameters():
@@ -301,15 +296,6 @@ def test_gradient_checkpointing(model):
             model.gradient_checkpointing_enable()
         return
     model.gradient_checkpointing_enable()
-    # Checkpointing acts in training mode; without dropout the gradients must not change.
-    encoder_config = model.config.encoder
-    model.train()
-    for module in model.modules():
-        for attribute in ("p", "dropout_prob", "attention_dropout"):
-            if isinstance(getattr(module, attribute, None), float):
-                setattr(module, attribute, 0.0)
-    if hasattr(encoder_config, "attention_probs_dropout_prob"):
-        encoder_config.attention_probs_dropout_prob = 0.0
     assert_same_gradients(expected, gradients(model, [batch]))
 
 
@@ -350,8 +336,8 @@ BAD_INPUTS = {
     "negative label": ({"labels": torch.tensor([[-1]])}, "padding is -100"),
     "multi-hot labels": ({"labels": torch.zeros(1, NUM_LABELS)}, "multi-hot"),
     "labels of another batch": ({"labels": torch.tensor([[1], [2]])}, "shape"),
-    "empty batch": ({"input_ids": torch.zeros(0, 3, dtype=torch.long)}, "at least one"),
-    "no tokens": ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "at least one"),
+    "empty batch": ({"input_ids": torch.zeros(0, 3, dtype=torch.long)}, "at least 1"),
+    "no tokens": ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "at least 1"),
     "token ids as floats": ({"input_ids": torch.ones(1, 3)}, "integers"),
     "mask of another shape": ({"attention_mask": torch.ones(1, 2)}, "must be equal"),
     "nothing attended": ({"attention_mask": torch.zeros(1, 3)}, "no attended token"),

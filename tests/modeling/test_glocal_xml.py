@@ -38,7 +38,7 @@ def test_equals_the_equations_of_the_paper():
 @pytest.mark.parametrize("encoder", sorted(ENCODER_CONFIGS))
 @pytest.mark.parametrize("layer", [0, 1, 2, 3])
 def test_local_layer_is_the_layer_it_names(encoder, layer):
-    """Against all hidden states, the last of which is what the encoder returns (after a final norm where it has one)."""
+    """Against all hidden states; the last layer is what the encoder returns, after a final norm if it has one."""
     model = make(encoder, local_layer=layer)
     input_ids = torch.randint(6, 60, (2, 6))
     options = {"use_mems": False} if encoder == "xlnet" else {}
@@ -116,9 +116,7 @@ def test_from_encoder(encoder_folder):
     from transformers import AutoModel
 
     encoder = AutoModel.from_pretrained(encoder_folder)
-    assert torch.equal(
-        model.encoder.embeddings.word_embeddings.weight, encoder.embeddings.word_embeddings.weight
-    )
+    assert torch.equal(model.encoder.embeddings.word_embeddings.weight, encoder.embeddings.word_embeddings.weight)
     assert model.config.num_labels == 3 and model.label_names == ["a", "b", "c"]
     assert model.encoder.config is model.config.encoder
     assert model.config.encoder._attn_implementation == encoder.config._attn_implementation

@@ -1,0 +1,144 @@
+"""What a run needs before it can train: checked arguments, texts with a label space, and a model."""
+
+from dataclasses import replace
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from transformers import AutoModel
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from glocal_xml.data import LabelSpace, load_hub_dataset, load_xmtc_dataset, split_validation
+from glocal_xml.modeling import FAMILIES, XMTCPreTrainedModel
+from glocal_xml.pretrained import minilm_path
+
+from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+
+
+def check_arguments(model_args: ModelArguments, data_args: DataArguments, training: bool) -> None:
+    """Refuses runs that could only fail later."""
+    if not (training or data_args.test_file or data_args.predict_file or data_args.dataset_name):
+        raise ValueError("Nothing to do: pass `--train_file`, `--test_file`, `--predict_file` or `--dataset_name`.")
+    if model_args.model is None and model_args.encoder is None:
+        raise ValueError("Pass `--encoder` (folder, Hub id or minilm) to train, or `--model` to use a trained model.")
+    if not training and model_args.model is None:
+        raise ValueError("Without `--train_file` a trained model is needed: pass `--model`.")
+    if data_args.validation_file is not None and data_args.validation_file == data_args.test_file:
+        raise ValueError("The validation file is the test file: the best checkpoint would be chosen on test data.")
+    if data_args.streaming and (data_args.validation_size or data_args.max_train_texts):
+        raise ValueError(
+            "A stream cannot be split: with `--streaming` pass a `--validation_file` instead of `--validation_size`, "
+            "and `--max_steps` instead of `--max_train_texts`."
+        )
+
+
+def encoder_path(name: str) -> str:
+    """Resolves the short name of the encoder that comes as a package."""
+    return minilm_path() if name == "minilm" else name
+
+
+def load_texts(
+    data_args: DataArguments, label_space: LabelSpace | None, seed: int
+) -> tuple[dict[str, Any], LabelSpace]:
+    """
+    The parts train, validation, test and predict with `text` and `labels`, and their label space.
+
+    Args:
+        data_args: Files and how to read them.
+        label_space: Labels of a trained model; without it those of the training texts.
+        seed: Decides random parts.
+    """
+    columns = {"text_column": data_args.text_column, "labels_column": data_args.labels_column}
+    reader = {
+        **columns,
+        "file_format": data_args.file_format,
+        "label_delimiter": data_args.label_delimiter,
+        "label_map": data_args.label_map,
+    }
+    if data_args.dataset_name is not None:
+        files = load_hub_dataset(
+            data_args.dataset_name, config=data_args.dataset_config, streaming=data_args.streaming, **columns
+        )
+        if label_space is not None:
+            files.pop("train", None)
+        reader = columns | {"label_delimiter": data_args.label_delimiter}
+    else:
+        files = {name: getattr(data_args, f"{name}_file") for name in ("train", "validation", "test")}
+        files = {name: path for name, path in files.items() if path is not None}
+    texts: dict[str, Any] = {}
+    if files:
+        parts, label_space = load_xmtc_dataset(
+            files,
+            label_space=label_space,
+            label_names=read_label_names(data_args.label_names_file),
+            streaming=data_args.streaming,
+            bad_rows=data_args.bad_rows,
+            **reader,
+        )
+        texts = dict(parts)
+    if data_args.predict_file is not None:
+        parts, label_space = load_xmtc_dataset(
+            {"test": data_args.predict_file},
+            label_space=label_space,
+            bad_rows=data_args.bad_rows,
+            allow_no_labels=True,
+            **reader,
+        )
+        texts["predict"] = parts["test"]
+    return take_parts(texts, label_space, data_args, seed)
+
+
+def read_label_names(path: str | None) -> list[str] | None:
+    """All labels of a taxonomy, one per line."""
+    if path is None:
+        return None
+    with open(path, encoding="utf-8-sig", newline="\n") as file:
+        return [line.strip() for line in file if line.strip()]
+
+
+def take_parts(
+    texts: dict[str, Any], label_space: LabelSpace, data_args: DataArguments, seed: int
+) -> tuple[dict[str, Any], LabelSpace]:
+    """Random parts where fewer texts are asked for, and the validation part of the training texts."""
+    before = texts.get("train")
+    for name, limit in {"train": data_args.max_train_texts, "test": data_args.max_test_texts}.items():
+        if name in texts and limit is not None:
+            texts[name] = texts[name].shuffle(seed=seed).select(range(min(limit, len(texts[name]))))
+    if "train" in texts and "validation" not in texts and data_args.validation_size:
+        size = data_args.validation_size
+        texts["train"], texts["validation"] = split_validation(
+            texts["train"], fraction_or_size=size if size < 1 else int(size), seed=seed
+        )
+    if texts.get("train") is not before and isinstance(before, datasets.Dataset):
+        # Propensities, bands and priors are those of the texts that are trained on.
+        ids = np.concatenate([np.zeros(0, dtype=np.int64), *texts["train"]["labels"]]).astype(np.int64)
+        counts = np.bincount(ids, minlength=label_space.num_labels)
+        label_space = replace(label_space, counts=counts.tolist(), num_texts=len(texts["train"]))
+    return texts, label_space
+
+
+def follow_validation(args: XMTCTrainingArguments, has_validation: bool) -> None:
+    """With validation texts a run evaluates whenever it saves and ends with the best; without, with the last."""
+    if not has_validation:
+        args.eval_strategy, args.load_best_model_at_end = IntervalStrategy.NO, False
+        args.early_stopping_patience = None
+    elif args.eval_strategy == IntervalStrategy.NO and args.save_strategy in (SaveStrategy.STEPS, SaveStrategy.EPOCH):
+        args.eval_strategy, args.eval_steps = IntervalStrategy(args.save_strategy.value), args.save_steps
+        args.load_best_model_at_end = True
+
+
+def build_model(model_args: ModelArguments, label_space: LabelSpace) -> XMTCPreTrainedModel:
+    """A trained model, or a new one around a pretrained encoder."""
+    if model_args.model is not None:
+        return AutoModel.from_pretrained(model_args.model, dtype=torch.float32, **model_args.model_config)
+    family = next(model for config, model in FAMILIES.items() if config.model_type == model_args.model_type)
+    model = family.from_encoder(
+        encoder_path(model_args.encoder),
+        label_names=label_space.names,
+        encoder_options=model_args.encoder_options,
+        **model_args.model_config,
+    )
+    if getattr(model.config, "label_bias", False):
+        model.start_label_bias(label_space.log_odds())
+    return model

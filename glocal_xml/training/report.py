@@ -1,0 +1,99 @@
+"""What a run says about its result: tables, baselines, and what decided it."""
+
+import platform
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+
+from glocal_xml.data import LabelSpace
+from glocal_xml.metrics import xmtc_metrics
+
+from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+
+# The final ranking goes by this name in results, beside those of the branches.
+FINAL = "both"
+
+
+def ranking_metrics(
+    top_k_ids: np.ndarray, true_labels: np.ndarray, label_space: LabelSpace, args: XMTCTrainingArguments
+) -> dict[str, float]:
+    """All metrics of one ranking; the same everywhere in a run."""
+    return xmtc_metrics(
+        top_k_ids,
+        true_labels,
+        ks=[k for k in args.metrics_at if k <= top_k_ids.shape[1]],
+        inverse_propensities=label_space.inverse_propensities(args.propensity_a, args.propensity_b),
+        bands=label_space.bands(),
+        num_labels=label_space.num_labels + len(label_space.unseen),
+    )
+
+
+def branch_metrics(
+    rankings: dict[str, np.ndarray], true_labels: np.ndarray, label_space: LabelSpace, args: XMTCTrainingArguments
+) -> dict[str, float]:
+    """All metrics of the final ranking, and those of each branch under its name: `global/precision@1`."""
+    metrics = {}
+    for branch, top_k_ids in rankings.items():
+        if branch != "scores":
+            prefix = "" if branch == FINAL else f"{branch}/"
+            values = ranking_metrics(top_k_ids, true_labels, label_space, args)
+            metrics |= {f"{prefix}{name}": value for name, value in values.items()}
+    return metrics
+
+
+def result_rows(metrics: dict[str, float], prefix: str) -> dict[str, dict[str, float]]:
+    """Metrics by branch: the final ranking as `both`, then each branch."""
+    rows: dict[str, dict[str, float]] = {FINAL: {}}
+    for name, value in metrics.items():
+        branch, _, metric = name.removeprefix(f"{prefix}_").rpartition("/")
+        rows.setdefault(branch or FINAL, {})[metric] = value
+    return rows
+
+
+def frequency_baseline(
+    true_labels: np.ndarray, label_space: LabelSpace, args: XMTCTrainingArguments
+) -> dict[str, float]:
+    """What predicting the most frequent training labels for every text reaches."""
+    most_frequent = np.argsort(-np.asarray(label_space.counts), kind="stable")[: max(args.metrics_at)]
+    return ranking_metrics(np.tile(most_frequent, (len(true_labels), 1)), true_labels, label_space, args)
+
+
+def results_table(rows: dict[str, dict[str, float]], args: XMTCTrainingArguments) -> str:
+    """A table in percent: P@k, nDCG@k and PSP@k of every branch."""
+    largest = max(args.metrics_at)
+    columns = [f"precision@{k}" for k in args.metrics_at] + [f"ndcg@{largest}", f"psp@{largest}", f"recall@{largest}"]
+    titles = [f"P@{k}" for k in args.metrics_at] + [f"nDCG@{largest}", f"PSP@{largest}", f"R@{largest}"]
+    lines = [f"{'':17}" + "".join(f"{title:>9}" for title in titles)]
+    for name, values in rows.items():
+        cells = (f"{100 * values[column]:9.2f}" if column in values else f"{'-':>9}" for column in columns)
+        lines.append(f"{name:17}" + "".join(cells))
+    lines.append(f"percent; PSP with A = {args.propensity_a}, B = {args.propensity_b}")
+    return "\n".join(lines)
+
+
+def run_settings(model_args: ModelArguments, data_args: DataArguments, args: XMTCTrainingArguments) -> dict[str, Any]:
+    """What decides the result of a run."""
+    names = (
+        "num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps learning_rate "
+        "module_learning_rates lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon "
+        "max_grad_norm train_sampling_strategy metric_for_best_model early_stopping_patience seed fp16 bf16 "
+        "propensity_a propensity_b"
+    )
+    return {
+        "model": vars(model_args),
+        "data": vars(data_args),
+        "training": {name: getattr(args, name) for name in names.split()},
+    }
+
+
+def environment(args: XMTCTrainingArguments) -> dict[str, Any]:
+    """Versions and the machine."""
+    packages = ("glocal-xml", "torch", "transformers", "accelerate", "datasets", "numpy")
+    return {
+        **{name: version(name) for name in packages},
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, {args.device.type}",
+        "processes": args.world_size,
+    }
