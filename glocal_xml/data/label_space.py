@@ -15,6 +15,7 @@ from ..atomic_file import write_atomically
 
 _NAMES_FILE = "labels.txt"
 _COUNTS_FILE = "label_counts.json"
+LABEL_SPACE_FILES = (_NAMES_FILE, _COUNTS_FILE)
 _BAND_LIMITS = {"unseen": (0, 0), "few": (1, 20), "medium": (21, 100), "many": (101, math.inf)}
 
 

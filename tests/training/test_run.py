@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import datasets
 import pytest
 import torch
 from transformers import AutoModel
@@ -127,6 +128,23 @@ def test_early_stopping_and_best_model(flags, tmp_path):
 def test_streaming(flags):
     results = main([*flags, "--streaming", "true", "--max_steps", "60"])
     assert results["test"]["both"]["precision@2"] > results["test"]["label frequency"]["precision@2"]
+
+
+def test_a_dataset_on_disk_with_columns_of_its_own(flags, tmp_path):
+    rows = {"abstract": ["apple moon", "dog fox", "fox apple"], "tags": [["a", "b"], ["c"], ["a", "c"]]}
+    part = datasets.Dataset.from_dict(rows)
+    datasets.DatasetDict({"train": part, "test": part}).save_to_disk(tmp_path / "data")
+    own = flags[: flags.index("--train_file")] + flags[flags.index("--module_learning_rates") :]
+    columns = ["--text_column", "abstract", "--labels_column", "tags", "--max_steps", "1"]
+    results = main([*own, "--dataset_name", str(tmp_path / "data"), *columns])
+    assert results["test"]["both"]["precision@1"] > 0
+    lines = (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["labels"] == ["a", "b"]
+
+
+def test_a_model_without_its_label_space_is_refused(flags, encoder_folder, tmp_path):
+    with pytest.raises(ValueError, match="label_counts.json"):
+        main(["--model", encoder_folder, "--test_file", flags[flags.index("--test_file") + 1]])
 
 
 def test_unseen_labels_count_as_misses(flags, text_file, tmp_path, caplog):
