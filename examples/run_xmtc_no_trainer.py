@@ -29,7 +29,7 @@ from glocal_xml.training import branch_metrics, parameter_groups, parse_argument
 from glocal_xml.training.callbacks import evaluation_line
 from glocal_xml.training.prepare import build_model, check_arguments, encoder_path, load_texts
 from glocal_xml.training.report import FINAL, environment, run_settings
-from glocal_xml.training.run_folder import holds_run, write_predictions, write_results
+from glocal_xml.training.run_folder import holds_run, prediction_lines, write_predictions, write_results
 
 logger = logging.getLogger("glocal_xml")
 
@@ -166,11 +166,10 @@ def main(argv):
             rankings, results[name] = evaluate(accelerator, best, others[name], label_space, args)
             logger.info("%s: %s", name, evaluation_line(results[name], args.metrics_at, prefix=""))
             if name == "test" and accelerator.is_main_process:
-                names = label_space.names + label_space.unseen
-                true = [label_space.decode(ids) for ids in texts[name]["labels"]]
-                write_predictions(
-                    args.output_dir, texts[name]["text"], rankings[FINAL], rankings["scores"], names, true
+                lines = prediction_lines(
+                    name, texts[name]["text"], rankings[FINAL], rankings["scores"], texts[name]["labels"], label_space
                 )
+                write_predictions(args.output_dir, lines)
     if accelerator.is_main_process:
         logger.info("results: %s", write_results(args.output_dir, results))
     accelerator.end_training()

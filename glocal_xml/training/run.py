@@ -15,7 +15,7 @@ from glocal_xml.data import LabelSpace, tokenize
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments
 from .prepare import build_model, check_arguments, encoder_path, follow_validation, load_texts, trained_label_space
 from .report import FINAL, environment, frequency_baseline, result_rows, results_table, run_settings
-from .run_folder import last_good_checkpoint, prepare_run_folder, write_predictions, write_results
+from .run_folder import last_good_checkpoint, prediction_lines, prepare_run_folder, write_predictions, write_results
 from .trainer import XMTCTrainer
 
 logger = logging.getLogger("glocal_xml")
@@ -104,7 +104,7 @@ def judge(
     trainer: XMTCTrainer, texts: dict[str, Any], tokens: dict[str, Any], label_space: LabelSpace
 ) -> dict[str, Any]:
     """Metrics on validation and test texts, beside those of the most frequent labels; predictions as names."""
-    results = {}
+    results, lines = {}, []
     for part in ("validation", "test", "predict"):
         if part not in tokens:
             continue
@@ -114,15 +114,10 @@ def judge(
             rows["label frequency"] = frequency_baseline(output.label_ids, label_space, trainer.args)
             results[part] = rows
             logger.info("%s, %d texts\n%s", part, len(output.label_ids), results_table(rows, trainer.args))
-        if part != "validation" and trainer.is_world_process_zero():
-            names = label_space.names + label_space.unseen
-            path = write_predictions(
-                trainer.args.output_dir,
-                texts[part]["text"],
-                output.predictions[FINAL],
-                output.predictions["scores"],
-                names,
-                [label_space.decode(ids) for ids in texts[part]["labels"]],
-            )
-            logger.info("predictions: %s", path)
+        if part != "validation":
+            best, scores = output.predictions[FINAL], output.predictions["scores"]
+            true_labels = texts[part]["labels"]
+            lines.extend(prediction_lines(part, texts[part]["text"], best, scores, true_labels, label_space))
+    if lines and trainer.is_world_process_zero():
+        logger.info("predictions: %s", write_predictions(trainer.args.output_dir, lines))
     return results

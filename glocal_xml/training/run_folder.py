@@ -4,11 +4,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from glocal_xml.atomic_file import write_atomically
+from glocal_xml.data import LabelSpace
 
 RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.jsonl"
@@ -72,22 +73,24 @@ def write_results(folder: str | os.PathLike, results: dict[str, Any]) -> Path:
     return path
 
 
-def write_predictions(
-    folder: str | os.PathLike,
+def prediction_lines(
+    part: str,
     texts: Iterable[str],
     top_k_ids: Iterable[Iterable[int]],
     scores: Iterable[Iterable[float]],
-    names: list[str],
-    true_labels: Iterable[list[str]] | None = None,
-) -> Path:
-    """Writes `predictions.jsonl`: per text the names of the best labels with scores, and the true ones if known."""
+    true_labels: Iterable[list[int]],
+    label_space: LabelSpace,
+) -> Iterator[dict[str, Any]]:
+    """Per text its part, the names of the best labels with scores, and the names of the true ones where it has any."""
+    for text, ids, values, true in zip(texts, top_k_ids, scores, true_labels, strict=True):
+        names = label_space.decode(ids)
+        ranked = [{"label": name, "score": round(float(v), 6)} for name, v in zip(names, values, strict=True)]
+        known = {"labels": label_space.decode(true)} if len(true) else {}
+        yield {"part": part, "text": text, "predictions": ranked, **known}
+
+
+def write_predictions(folder: str | os.PathLike, lines: Iterable[dict[str, Any]]) -> Path:
+    """Writes `predictions.jsonl`, whole or not at all."""
     path = Path(folder, PREDICTIONS_FILE)
-    lines = []
-    for text, ids, values in zip(texts, top_k_ids, scores, strict=True):
-        ranked = [{"label": names[i], "score": round(float(v), 6)} for i, v in zip(ids, values, strict=True)]
-        lines.append({"text": text, "predictions": ranked})
-    if true_labels is not None:
-        for line, labels in zip(lines, true_labels, strict=True):
-            line["labels"] = labels
     write_atomically(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     return path

@@ -71,9 +71,10 @@ def test_a_trained_model_evaluates_and_predicts_on_its_own(flags, text_file, tmp
     assert main(other)["test"]["both"]["precision@2"] == trained["test"]["both"]["precision@2"]
     texts = tmp_path / "new.jsonl"
     texts.write_text('{"text": "apple dog moon"}\n{"text": "fox"}\n', encoding="utf-8")
-    main([*other[:-2], "--predict_file", str(texts), "--overwrite_output", "true"])
-    lines = (tmp_path / "other" / "predictions.jsonl").read_text().splitlines()
-    assert [json.loads(line)["text"] for line in lines] == ["apple dog moon", "fox"]
+    main([*other, "--predict_file", str(texts), "--overwrite_output", "true"])
+    lines = [json.loads(line) for line in (tmp_path / "other" / "predictions.jsonl").read_text().splitlines()]
+    assert [line["part"] for line in lines] == ["test"] * 16 + ["predict"] * 2
+    assert [line["text"] for line in lines[16:]] == ["apple dog moon", "fox"]
 
 
 def test_same_seed_same_weights_and_resume_is_exact(flags, tmp_path):

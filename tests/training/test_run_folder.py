@@ -2,7 +2,13 @@ import json
 
 import pytest
 
-from glocal_xml.training.run_folder import last_good_checkpoint, prepare_run_folder, write_predictions
+from glocal_xml.data import LabelSpace
+from glocal_xml.training.run_folder import (
+    last_good_checkpoint,
+    prediction_lines,
+    prepare_run_folder,
+    write_predictions,
+)
 
 
 def checkpoint(folder, step, state='{"global_step": 1}'):
@@ -44,10 +50,13 @@ def test_nothing_to_resume_from(tmp_path):
 
 
 def test_predictions_have_names_and_scores(tmp_path):
-    path = write_predictions(tmp_path, ["a\u2028text"], [[1, 0]], [[0.75, 0.5]], ["x", "ÿ"], [["x"]])
-    (line,) = path.read_text(encoding="utf-8").split("\n")[:-1]
-    assert json.loads(line) == {
+    space = LabelSpace(names=["x", "ÿ"], counts=[1, 1], num_texts=2)
+    lines = prediction_lines("test", ["a\u2028text", "b"], [[1, 0], [0, 1]], [[0.75, 0.5]] * 2, [[0], []], space)
+    first, second, end = write_predictions(tmp_path, lines).read_text(encoding="utf-8").split("\n")
+    assert json.loads(first) == {
+        "part": "test",
         "text": "a\u2028text",
         "predictions": [{"label": "ÿ", "score": 0.75}, {"label": "x", "score": 0.5}],
         "labels": ["x"],
     }
+    assert "labels" not in json.loads(second) and end == ""
