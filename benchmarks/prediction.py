@@ -5,8 +5,8 @@ Prediction of the five best labels with and without a shortlist: how fast, and h
     python benchmarks/prediction.py --model outputs/eurlex57k/glocal_xml_part --test_file dev.jsonl.gz --json FILE
 
 The first form times whole models around the same encoder, interleaved, and compares medians: GlocalXML over all
-labels, with local scores only for a shortlist of the global branch, and the plain Transformers classifier, which lacks a
-local branch. The second gives P@k of a trained model for shortlists of several sizes beside that over all labels.
+labels, GlocalXML with local scores only for a shortlist of the global branch, and the plain Transformers classifier,
+which has no local branch. The second gives P@k of a trained model for shortlists of several sizes beside all labels.
 """
 
 import argparse
