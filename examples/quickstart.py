@@ -14,7 +14,8 @@ from pathlib import Path
 from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml import explain
-from glocal_xml.training import main, parse_arguments
+from glocal_xml.cli import main
+from glocal_xml.training import parse_arguments
 
 RECIPE = "examples/recipes/debtags/demo.yaml"
 
@@ -32,7 +33,8 @@ def show(model, tokenizer, row: dict) -> None:
 
 if __name__ == "__main__":
     arguments = [RECIPE, *sys.argv[1:]]
-    main(arguments)
+    if main(["train", *arguments]):
+        sys.exit(2)
     folder = parse_arguments(arguments)[2].output_dir
     model = AutoModel.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)

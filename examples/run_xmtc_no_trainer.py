@@ -4,7 +4,8 @@ What `run_xmtc.py` does, in a training loop of its own with Accelerate: to read,
     python examples/run_xmtc_no_trainer.py examples/recipes/debtags/demo.yaml
     accelerate launch examples/run_xmtc_no_trainer.py --encoder minilm --train_file train.jsonl
 
-Takes the same flags and recipes. After every epoch it evaluates, keeps the best model and a state to resume from
+Reads the same recipes and flags; those of Trainer that this loop has no line for are refused or, where they change no
+result, ignored. After every epoch it evaluates, keeps the best model and a state to resume from
 (`--resume_from_checkpoint last`).
 """
 
@@ -21,15 +22,28 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import DataLoaderConfiguration, set_seed
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
-from transformers import AutoModel, AutoTokenizer, get_scheduler
+from transformers import AutoModel, get_scheduler
 from transformers.trainer_pt_utils import get_parameter_names
 
 from glocal_xml.data import XMTCCollator, tokenize
 from glocal_xml.training import branch_metrics, parameter_groups, parse_arguments
 from glocal_xml.training.callbacks import evaluation_line
-from glocal_xml.training.prepare import build_model, check_arguments, encoder_path, load_texts
-from glocal_xml.training.report import FINAL, environment, run_settings
-from glocal_xml.training.run_folder import holds_run, prediction_lines, write_predictions, write_results
+from glocal_xml.training.prepare import (
+    build_model,
+    check_arguments,
+    check_length,
+    load_texts,
+    load_tokenizer,
+    settle_metrics,
+)
+from glocal_xml.training.report import FINAL, environment, final_name, result_rows, results_table, run_settings
+from glocal_xml.training.run_folder import (
+    check_run_folder,
+    clear_run_folder,
+    prediction_lines,
+    write_predictions,
+    write_results,
+)
 
 logger = logging.getLogger("glocal_xml")
 
@@ -51,22 +65,49 @@ def evaluate(accelerator, model, loader, label_space, args):
     return rankings, branch_metrics(rankings, torch.cat(padded).cpu().numpy(), label_space, args)
 
 
+def check_flags(model_args, data_args, args):
+    """Refuses what would silently be something else here than in `run_xmtc.py`."""
+    asked = {
+        "--model": model_args.model is not None,
+        "--predict_file": data_args.predict_file is not None,
+        "--streaming": data_args.streaming,
+        "--max_steps": args.max_steps > 0,
+        "--fp16 or --bf16 (use accelerate's --mixed_precision)": args.fp16 or args.bf16,
+        "--early_stopping_patience": args.early_stopping_patience is not None,
+        "--optim": args.optim != "adamw_torch_fused",
+    }
+    refused = [flag for flag, given in asked.items() if given]
+    if refused:
+        raise ValueError(f"this loop does not know {', '.join(refused)}; run_xmtc.py does")
+    check_arguments(model_args, data_args, training=data_args.train_file or data_args.dataset_name)
+
+
 def save_state(accelerator, folder, progress):
-    """Writes a state to resume from beside the old one, and only then takes its place."""
+    """Writes a state to resume from; at every moment a whole one is there, as `state` or `state.old`."""
     accelerator.save_state(f"{folder}.new")
     if accelerator.is_main_process:
         Path(f"{folder}.new", "progress.json").write_text(json.dumps(progress), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
+        if os.path.exists(folder):
+            os.rename(folder, f"{folder}.old")
         os.rename(f"{folder}.new", folder)
+        shutil.rmtree(f"{folder}.old", ignore_errors=True)
     accelerator.wait_for_everyone()
+
+
+def last_state(folder):
+    """The newest whole state."""
+    for candidate in (folder, f"{folder}.old"):
+        if os.path.exists(os.path.join(candidate, "progress.json")):
+            return candidate
+    raise ValueError(f"there is no state to resume from in {folder}")
 
 
 def main(argv):
     model_args, data_args, args = parse_arguments(argv)
-    check_arguments(model_args, data_args, training=True)
+    check_flags(model_args, data_args, args)
     state_folder = os.path.join(args.output_dir, "state")
-    if holds_run(args.output_dir) and not (args.overwrite_output or args.resume_from_checkpoint):
-        raise ValueError(f"{args.output_dir} holds another run: resume it, overwrite it, or choose another folder.")
+    if not args.resume_from_checkpoint:
+        check_run_folder(args.output_dir, resume=None, overwrite=args.overwrite_output)
 
     # 1. Accelerate, with a sampler that is the same in every process and after a resume.
     accelerator = Accelerator(
@@ -82,10 +123,14 @@ def main(argv):
     # 2. Texts, tokens, model.
     with accelerator.main_process_first():
         texts, label_space = load_texts(data_args, None, args.seed)
-        tokenizer = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
-        tokens = {name: tokenize(part, tokenizer, data_args.max_length) for name, part in texts.items()}
+        tokenizer = load_tokenizer(model_args, data_args.max_length)
+        tokens = {name: tokenize(part, tokenizer, tokenizer.model_max_length) for name, part in texts.items()}
     logger.info("labels: %s", label_space.describe())
     model = build_model(model_args, label_space)
+    check_length(model, tokenizer.model_max_length)
+    args.load_best_model_at_end = "validation" in tokens
+    settle_metrics(args, model, label_space)
+    final = final_name(model)
     collator = XMTCCollator(tokenizer)
     train_loader = DataLoader(tokens["train"], args.train_batch_size, shuffle=True, collate_fn=collator)
     others = {
@@ -112,13 +157,14 @@ def main(argv):
     # Not prepared: it would step once per process, and here it steps once per optimiser step.
     accelerator.register_for_checkpointing(schedule)
 
-    # 4. Resume.
+    # 4. Resume, or start anew.
     progress = {"epoch": 0, "best": None}
     if args.resume_from_checkpoint:
-        if not os.path.exists(os.path.join(state_folder, "progress.json")):
-            raise ValueError(f"There is no state to resume from in {state_folder}.")
-        accelerator.load_state(state_folder)
-        progress = json.loads(Path(state_folder, "progress.json").read_text(encoding="utf-8"))
+        state = last_state(state_folder)
+        accelerator.load_state(state)
+        progress = json.loads(Path(state, "progress.json").read_text(encoding="utf-8"))
+    elif accelerator.is_main_process:
+        clear_run_folder(args.output_dir)
 
     # 5. Train.
     bar = tqdm(total=total, initial=progress["epoch"] * steps_per_epoch, disable=args.disable_tqdm)
@@ -142,7 +188,7 @@ def main(argv):
         score = None
         if "validation" in others:
             _, metrics = evaluate(accelerator, model, others["validation"], label_space, args)
-            line += f" | validation {evaluation_line(metrics, args.metrics_at, prefix='')}"
+            line += f" | validation {evaluation_line(metrics, args.metrics_at, final, prefix='')}"
             score = metrics[args.metric_for_best_model]
         logger.info(line)
         # Without validation texts the last model is the one to keep.
@@ -163,8 +209,9 @@ def main(argv):
     best = AutoModel.from_pretrained(args.output_dir).to(accelerator.device)
     for name in ("validation", "test"):
         if name in others:
-            rankings, results[name] = evaluate(accelerator, best, others[name], label_space, args)
-            logger.info("%s: %s", name, evaluation_line(results[name], args.metrics_at, prefix=""))
+            rankings, metrics = evaluate(accelerator, best, others[name], label_space, args)
+            results[name] = result_rows(metrics, "", final)
+            logger.info("%s\n%s", name, results_table(results[name], args))
             if name == "test" and accelerator.is_main_process:
                 lines = prediction_lines(
                     name, texts[name]["text"], rankings[FINAL], rankings["scores"], texts[name]["labels"], label_space
@@ -179,5 +226,5 @@ if __name__ == "__main__":
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO, stream=sys.stdout)
     try:
         main(sys.argv[1:])
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")

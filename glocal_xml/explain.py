@@ -34,7 +34,7 @@ def explain(
     labels: list[str] | None = None,
     top_k: int = 5,
     num_words: int = 5,
-    max_length: int = 256,
+    max_length: int | None = None,
 ) -> list[LabelExplanation]:
     """
     Explains the best labels of a text, or given ones, by the words that label-word attention reads.
@@ -49,7 +49,7 @@ def explain(
         labels: Names of the labels to explain; by default the best `top_k`.
         top_k: How many labels to explain.
         num_words: How many words to give per label.
-        max_length: Longest text in tokens.
+        max_length: Longest text in tokens; by default what the tokenizer was saved with, the length in training.
     """
     if model.label_names is None:
         raise ValueError("The model has no label names; give them with `model.set_label_names`.")

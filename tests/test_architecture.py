@@ -47,7 +47,7 @@ def rooms_imported(path):
     for dots, name in imports(path):
         if dots == 0 and name.split(".")[0] == "glocal_xml":
             yield (name.split(".") + ["__init__"])[1]
-        elif dots == 2:
+        elif dots == 2 or (dots == 1 and path.parent == PACKAGE):
             yield name.split(".")[0]
         else:
             assert dots < 3, f"{path.name} climbs out of the package"

@@ -1,6 +1,10 @@
 """Fields that the configuration of every family shares."""
 
+from dataclasses import fields
+from typing import Any
+
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 
@@ -51,6 +55,24 @@ class XMTCConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
         if self.max_logits_labels < 0:
             raise ValueError(f"`max_logits_labels` must not be negative, got {self.max_logits_labels}; 0 means never.")
+
+
+def make_config(config_class: type[XMTCConfig], user_fields: dict[str, Any], **own_fields: Any) -> XMTCConfig:
+    """
+    A configuration from what a user asked for: a field that does not exist or does not fit is a `ValueError`.
+
+    Transformers itself keeps unknown fields without a word, so that a slip would train another model than was meant.
+    """
+    known = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
+    known -= {"encoder", "num_labels"}
+    unknown = sorted(set(user_fields) - known)
+    if unknown:
+        raise ValueError(f"{config_class.__name__} has no fields {unknown}; it has {', '.join(sorted(known))}.")
+    try:
+        return config_class(**user_fields, **own_fields)
+    except StrictDataclassError as error:
+        # What is wrong is in the cause.
+        raise ValueError(str(error.__cause__ or error)) from error
 
 
 __all__ = ["XMTCConfig"]

@@ -1,11 +1,23 @@
 """Checks of what models are called with: errors that say what to do, instead of nonsense or an obscure failure."""
 
 import torch
+from torch import nn
 
 PADDING_LABEL = -100
 
 
-def check_inputs(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+def position_limit(encoder: nn.Module) -> int | None:
+    """Longest text that an encoder has positions for; `None` where it has no table of them."""
+    table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
+    if not isinstance(table, nn.Embedding):
+        return None
+    # Encoders such as RoBERTa count positions from behind their padding id.
+    return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
+
+
+def check_inputs(
+    input_ids: torch.Tensor, attention_mask: torch.Tensor | None, max_tokens: int | None = None
+) -> torch.Tensor:
     """Checks token ids and attention mask; returns the mask, all ones where none is given."""
     if input_ids.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"`input_ids` must hold token ids as integers, got {input_ids.dtype}.")
@@ -13,6 +25,11 @@ def check_inputs(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -
         raise ValueError(
             f"`input_ids` must have the shape (texts, tokens) each at least 1, got {tuple(input_ids.shape)}; "
             "skip empty batches."
+        )
+    if max_tokens is not None and input_ids.shape[1] > max_tokens:
+        raise ValueError(
+            f"The texts have {input_ids.shape[1]} tokens, but the encoder has positions for {max_tokens}; "
+            "tokenise with `truncation=True` and a `max_length` of at most that."
         )
     if attention_mask is None:
         return torch.ones_like(input_ids)

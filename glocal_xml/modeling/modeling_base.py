@@ -12,8 +12,8 @@ from transformers import AutoModel, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
-from .configuration_base import XMTCConfig
-from .input_checks import check_inputs, check_label_ids
+from .configuration_base import XMTCConfig, make_config
+from .input_checks import check_inputs, check_label_ids, position_limit
 from .label_attention import LabelAttention
 from .label_names import check_label_names, find_label_names, write_label_names
 from .label_ranking import RunningTopK
@@ -98,17 +98,20 @@ class XMTCPreTrainedModel(PreTrainedModel):
         if num_labels is None and label_names is None:
             raise ValueError("`num_labels` is missing: pass it, or pass `label_names`.")
         # Checkpoints in half precision would otherwise be trained in it.
-        encoder = AutoModel.from_pretrained(
-            encoder_name_or_path, **{"dtype": torch.float32, **(encoder_options or {})}
-        )
-        config = cls.config_class(
+        options = {"dtype": torch.float32, **(encoder_options or {})}
+        try:
+            encoder = AutoModel.from_pretrained(encoder_name_or_path, **options)
+        except TypeError as error:
+            raise ValueError(f"The encoder does not take the options {encoder_options}: {error}.") from error
+        config = make_config(
+            cls.config_class,
+            config_fields,
             # A copy: the composite would reset the attention implementation of the live object.
             encoder=encoder.config.to_dict(),
             attn_implementation=encoder.config._attn_implementation,
             num_labels=len(label_names) if num_labels is None else num_labels,
             # Trainer compares them with the tokenizer's.
             **{name: getattr(encoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")},
-            **config_fields,
         )
         model = cls(config, encoder=encoder)
         model.encoder.config = config.encoder
@@ -150,7 +153,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         layer: int | None = None,
     ) -> EncodedTexts:
         """Runs the encoder and keeps the last layer and, where asked for, one other (0 is the embedding output)."""
-        attention_mask = check_inputs(input_ids, attention_mask)
+        attention_mask = check_inputs(input_ids, attention_mask, position_limit(self.encoder))
         # Many encoders count positions from the first column, padding or not: attended tokens go to the front.
         order = attention_mask.ne(0).int().argsort(dim=1, descending=True, stable=True)
         inputs = {"input_ids": input_ids.gather(1, order), "attention_mask": attention_mask.gather(1, order)}
@@ -270,6 +273,11 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
         """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
+        if kwargs.get("push_to_hub"):
+            # It uploads only what it wrote itself, which the label names are not.
+            raise ValueError(
+                "`save_pretrained(push_to_hub=True)` would leave out label names; use `push_to_hub(repo)`."
+            )
         if is_main_process:
             # The code is saved under one Auto class; people also ask for the other.
             if self._auto_class is not None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -94,7 +95,12 @@ class DataArguments:
     streaming: bool = field(
         default=False, metadata={"help": "Read training texts while training, for sets larger than the disk cache."}
     )
-    max_length: int = field(default=256, metadata={"help": "Longest text in tokens; the rest is cut off."})
+    max_length: int | None = field(
+        default=None,
+        metadata={
+            "help": "Longest text in tokens, the rest is cut off; default: the trained model's, 256 for a new one."
+        },
+    )
     max_train_texts: int | None = field(default=None, metadata={"help": "Train on a random part of this size."})
     max_test_texts: int | None = field(default=None, metadata={"help": "Evaluate on a random part of this size."})
 
@@ -105,10 +111,14 @@ class XMTCTrainingArguments(TrainingArguments):
 
     _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "module_learning_rates"]
 
-    # What a run does follows from the files it is given.
+    # What a run does follows from the files it is given. With validation texts it evaluates whenever it saves, and
+    # ends with the best checkpoint.
     do_train: bool = field(default=False, init=False)
     do_eval: bool = field(default=False, init=False)
     do_predict: bool = field(default=False, init=False)
+    eval_strategy: str = field(default="no", init=False)
+    eval_steps: float | None = field(default=None, init=False)
+    load_best_model_at_end: bool = field(default=False, init=False)
 
     module_learning_rates: dict | str | None = field(
         default=None,
@@ -144,16 +154,13 @@ class XMTCTrainingArguments(TrainingArguments):
     warmup_steps: float = field(default=0.1, metadata={"help": "Below 1: share of all steps; else their number."})
     per_device_train_batch_size: int = field(default=32, metadata={"help": "Texts per device in a training step."})
     per_device_eval_batch_size: int = field(default=64, metadata={"help": "Texts per device in evaluation."})
-    eval_strategy: str = field(
-        default="no", metadata={"help": "When to evaluate; with validation texts `no` means whenever it saves."}
+    save_strategy: str = field(
+        default="epoch", metadata={"help": "When to save, and to evaluate on validation texts: steps, epoch or no."}
     )
-    save_strategy: str = field(default="epoch", metadata={"help": "When to save: no, steps, epoch or best."})
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints to keep."})
-    load_best_model_at_end: bool = field(
-        default=False, metadata={"help": "End with the best checkpoint; with validation texts that is the default."}
-    )
     metric_for_best_model: str | None = field(
-        default="precision@5", metadata={"help": "Metric on the validation texts that decides what is best."}
+        default=None,
+        metadata={"help": "Metric on the validation texts that decides what is best; default: P@k of the largest k."},
     )
     greater_is_better: bool | None = field(default=True, metadata={"help": "Whether more of that metric is better."})
     logging_steps: float = field(default=50, metadata={"help": "Steps between two lines about the loss."})
@@ -174,6 +181,10 @@ class XMTCTrainingArguments(TrainingArguments):
                 logger.warning("%s asked for, but this device does not speed it up: using single precision.", name)
                 setattr(self, name, False)
         super().__post_init__()
+        if self.save_strategy not in ("no", "steps", "epoch"):
+            raise ValueError(f"`save_strategy` must be steps, epoch or no, got {self.save_strategy.value!r}.")
+        # A recipe may hold a single number.
+        self.metrics_at = [self.metrics_at] if isinstance(self.metrics_at, int) else sorted(set(self.metrics_at))
         if not self.metrics_at or min(self.metrics_at) < 1:
             raise ValueError(f"`metrics_at` must hold numbers of at least 1, got {self.metrics_at}.")
         self.module_learning_rates = {
@@ -228,16 +239,12 @@ def read_recipe(path: str) -> dict[str, Any]:
         raise ValueError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(recipe, dict):
         raise ValueError(f"{path} must be a mapping from argument names to values.")
-    # YAML reads 1e-4 as a string.
-    return {name: _number(value) for name, value in recipe.items()}
+    return {name: _with_exponents(value) for name, value in recipe.items()}
 
 
-def _number(value: Any) -> Any:
+def _with_exponents(value: Any) -> Any:
+    # YAML takes 1e-4, without a point, for a string.
     if isinstance(value, dict):
-        return {name: _number(item) for name, item in value.items()}
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+        return {name: _with_exponents(item) for name, item in value.items()}
+    is_number = isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value)
+    return float(value) if is_number else value

@@ -12,9 +12,10 @@ logger = logging.getLogger(__name__)
 class RunReporter(ProgressCallback):
     """Progress bars, a short line about the loss now and then, and one line per evaluation."""
 
-    def __init__(self, metrics_at: list[int]):
+    def __init__(self, metrics_at: list[int], final: str):
         super().__init__()
         self.metrics_at = metrics_at
+        self.final = final
 
     # Transformers makes the bars even where they are switched off.
     def on_train_begin(self, args, state, control, **kwargs):
@@ -41,10 +42,10 @@ class RunReporter(ProgressCallback):
     def on_evaluate(self, args, state, control, metrics: dict[str, float] | None = None, **kwargs):
         super().on_evaluate(args, state, control, **kwargs)
         if state.is_world_process_zero and metrics:
-            logger.info("epoch %.2f: %s", state.epoch or 0.0, evaluation_line(metrics, self.metrics_at))
+            logger.info("epoch %.2f: %s", state.epoch or 0.0, evaluation_line(metrics, self.metrics_at, self.final))
 
 
-def evaluation_line(metrics: dict[str, float], metrics_at: list[int], prefix: str = "eval_") -> str:
+def evaluation_line(metrics: dict[str, float], metrics_at: list[int], final: str, prefix: str = "eval_") -> str:
     """P@k of every branch in percent, on one line: `both 85.9 / 62.1 / 47.1 | global …`."""
     suffix = f"precision@{metrics_at[0]}"
     # The final ranking has bare names, a branch `name/metric`.
@@ -56,6 +57,6 @@ def evaluation_line(metrics: dict[str, float], metrics_at: list[int], prefix: st
     parts = []
     for branch in branches:
         values = [metrics[f"{prefix}{branch}precision@{k}"] for k in metrics_at]
-        parts.append(f"{branch.rstrip('/') or 'both'} {' / '.join(f'{100 * value:.2f}' for value in values)}")
+        parts.append(f"{branch.rstrip('/') or final} {' / '.join(f'{100 * value:.2f}' for value in values)}")
     loss = f"loss {metrics[f'{prefix}loss']:.5f} | " if f"{prefix}loss" in metrics else ""
     return f"{loss}P@{'/'.join(map(str, metrics_at))}: {' | '.join(parts)}"

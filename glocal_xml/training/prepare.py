@@ -1,21 +1,29 @@
 """What a run needs before it can train: checked arguments, texts with a label space, and a model."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoModel
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from glocal_xml.data import LABEL_SPACE_FILES, LabelSpace, load_hub_dataset, load_xmtc_dataset, split_validation
 from glocal_xml.modeling import FAMILIES, XMTCPreTrainedModel
+from glocal_xml.modeling.input_checks import position_limit
 from glocal_xml.pretrained import minilm_path
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+from .report import FINAL, branch_metrics
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT_LENGTH = 256
+_STREAM_WINDOW = 10_000
+_HUB_OPTIONS = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
 
 
 def check_arguments(model_args: ModelArguments, data_args: DataArguments, training: bool) -> None:
@@ -28,6 +36,11 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, traini
         raise ValueError("Without `--train_file` a trained model is needed: pass `--model`.")
     if data_args.validation_file is not None and data_args.validation_file == data_args.test_file:
         raise ValueError("The validation file is the test file: the best checkpoint would be chosen on test data.")
+    files = [name for name in ("train_file", "validation_file", "test_file") if getattr(data_args, name) is not None]
+    if data_args.dataset_name is not None and files:
+        raise ValueError(
+            f"`dataset_name` brings its own parts: leave out {', '.join(files)}, or leave out the dataset."
+        )
     if data_args.streaming and (data_args.validation_size or data_args.max_train_texts):
         raise ValueError(
             "A stream cannot be split: with `--streaming` pass a `--validation_file` instead of `--validation_size`, "
@@ -38,6 +51,19 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, traini
 def encoder_path(name: str) -> str:
     """Resolves the short name of the encoder that comes as a package."""
     return minilm_path() if name == "minilm" else name
+
+
+def load_tokenizer(model_args: ModelArguments, max_length: int | None) -> PreTrainedTokenizerBase:
+    """The tokenizer of the model or of its encoder; it keeps the length at which the model is trained."""
+    if model_args.model is not None:
+        tokenizer = AutoTokenizer.from_pretrained(model_args.model)
+    else:
+        hub = {name: value for name, value in model_args.encoder_options.items() if name in _HUB_OPTIONS}
+        tokenizer = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder), **hub)
+        max_length = max_length or min(_DEFAULT_LENGTH, tokenizer.model_max_length)
+    if max_length is not None:
+        tokenizer.model_max_length = max_length
+    return tokenizer
 
 
 def trained_label_space(model: str) -> LabelSpace:
@@ -72,6 +98,8 @@ def load_texts(
         )
         if label_space is not None:
             files.pop("train", None)
+            if not files:
+                raise ValueError(f"{data_args.dataset_name} has only a train part; a trained model needs another one.")
     else:
         files = {name: getattr(data_args, f"{name}_file") for name in ("train", "validation", "test")}
         files = {name: path for name, path in files.items() if path is not None}
@@ -111,7 +139,13 @@ def take_parts(
     texts: dict[str, Any], label_space: LabelSpace, data_args: DataArguments, seed: int
 ) -> tuple[dict[str, Any], LabelSpace]:
     """Random parts where fewer texts are asked for, and the validation part of the training texts."""
-    before = texts.get("train")
+    if data_args.streaming:
+        # What a stream brings is mixed within a window; files are often sorted.
+        if "train" in texts:
+            texts["train"] = texts["train"].shuffle(seed=seed, buffer_size=_STREAM_WINDOW)
+        if "test" in texts and data_args.max_test_texts is not None:
+            texts["test"] = texts["test"].take(data_args.max_test_texts)
+        return texts, label_space
     for name, limit in {"train": data_args.max_train_texts, "test": data_args.max_test_texts}.items():
         if name in texts and limit is not None:
             texts[name] = texts[name].shuffle(seed=seed).select(range(min(limit, len(texts[name]))))
@@ -120,7 +154,7 @@ def take_parts(
         texts["train"], texts["validation"] = split_validation(
             texts["train"], fraction_or_size=size if size < 1 else int(size), seed=seed
         )
-    if texts.get("train") is not before and isinstance(before, datasets.Dataset):
+    if "train" in texts:
         # Propensities, bands and priors are those of the texts that are trained on.
         ids = np.concatenate([np.zeros(0, dtype=np.int64), *texts["train"]["labels"]]).astype(np.int64)
         counts = np.bincount(ids, minlength=label_space.num_labels)
@@ -130,18 +164,41 @@ def take_parts(
 
 def follow_validation(args: XMTCTrainingArguments, has_validation: bool) -> None:
     """With validation texts a run evaluates whenever it saves and ends with the best; without, with the last."""
-    if not has_validation:
-        args.eval_strategy, args.load_best_model_at_end = IntervalStrategy.NO, False
-        args.early_stopping_patience = None
-    elif args.eval_strategy == IntervalStrategy.NO and args.save_strategy in (SaveStrategy.STEPS, SaveStrategy.EPOCH):
+    args.load_best_model_at_end = has_validation and args.save_strategy != SaveStrategy.NO
+    if args.load_best_model_at_end:
         args.eval_strategy, args.eval_steps = IntervalStrategy(args.save_strategy.value), args.save_steps
-        args.load_best_model_at_end = True
+    elif args.early_stopping_patience is not None:
+        raise ValueError(
+            "`early_stopping_patience` needs validation texts (`--validation_file` or `--validation_size`) and a "
+            "`save_strategy` other than no."
+        )
+
+
+def settle_metrics(args: XMTCTrainingArguments, model: XMTCPreTrainedModel, label_space: LabelSpace) -> None:
+    """Drops ranks beyond the number of labels, and makes sure that what decides the best checkpoint will exist."""
+    too_deep = [k for k in args.metrics_at if k > label_space.num_labels]
+    if too_deep:
+        args.metrics_at = [k for k in args.metrics_at if k not in too_deep] or [label_space.num_labels]
+        logger.warning("No metrics at %s: there are only %d labels.", too_deep, label_space.num_labels)
+    if not args.load_best_model_at_end:
+        return
+    if args.metric_for_best_model is None:
+        args.metric_for_best_model = f"precision@{max(args.metrics_at)}"
+    nothing = np.zeros((1, max(args.metrics_at)), dtype=np.int64)
+    rankings = {FINAL: nothing} | dict.fromkeys(model.branch_heads(), nothing)
+    known = branch_metrics(rankings, np.zeros((1, 1), dtype=np.int64), label_space, args)
+    if args.metric_for_best_model not in known:
+        raise ValueError(
+            f"`metric_for_best_model` is {args.metric_for_best_model!r}; this run has {', '.join(sorted(known))}."
+        )
 
 
 def build_model(model_args: ModelArguments, label_space: LabelSpace) -> XMTCPreTrainedModel:
     """A trained model, or a new one around a pretrained encoder."""
     if model_args.model is not None:
-        return AutoModel.from_pretrained(model_args.model, dtype=torch.float32, **model_args.model_config)
+        if model_args.model_config:
+            raise ValueError("`model_config` is for new models; a trained model keeps the configuration it has.")
+        return AutoModel.from_pretrained(model_args.model, dtype=torch.float32)
     family = next(model for config, model in FAMILIES.items() if config.model_type == model_args.model_type)
     model = family.from_encoder(
         encoder_path(model_args.encoder),
@@ -152,3 +209,10 @@ def build_model(model_args: ModelArguments, label_space: LabelSpace) -> XMTCPreT
     if getattr(model.config, "label_bias", False):
         model.start_label_bias(label_space.log_odds())
     return model
+
+
+def check_length(model: XMTCPreTrainedModel, max_length: int) -> None:
+    """Refuses texts longer than the encoder, before one comes by hours later."""
+    limit = position_limit(model.encoder)
+    if limit is not None and max_length > limit:
+        raise ValueError(f"`max_length` is {max_length}, but the encoder has positions for {limit} tokens; pass less.")

@@ -9,11 +9,18 @@ import torch
 
 from glocal_xml.data import LabelSpace
 from glocal_xml.metrics import xmtc_metrics
+from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 
-# The final ranking goes by this name in results, beside those of the branches.
-FINAL = "both"
+# The final ranking among those of the branches.
+FINAL = "final"
+
+
+def final_name(model: XMTCPreTrainedModel) -> str:
+    """What results call the final ranking: `both`, or the only branch there is."""
+    branches = list(model.branch_heads())
+    return "both" if len(branches) > 1 else branches[0]
 
 
 def ranking_metrics(
@@ -43,12 +50,12 @@ def branch_metrics(
     return metrics
 
 
-def result_rows(metrics: dict[str, float], prefix: str) -> dict[str, dict[str, float]]:
-    """Metrics by branch: the final ranking as `both`, then each branch."""
-    rows: dict[str, dict[str, float]] = {FINAL: {}}
+def result_rows(metrics: dict[str, float], prefix: str, final: str) -> dict[str, dict[str, float]]:
+    """Metrics by branch: the final ranking under the name `final`, then each branch."""
+    rows: dict[str, dict[str, float]] = {final: {}}
     for name, value in metrics.items():
-        branch, _, metric = name.removeprefix(f"{prefix}_").rpartition("/")
-        rows.setdefault(branch or FINAL, {})[metric] = value
+        branch, _, metric = name.removeprefix(f"{prefix}_" if prefix else "").rpartition("/")
+        rows.setdefault(branch or final, {})[metric] = value
     return rows
 
 

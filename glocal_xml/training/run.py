@@ -8,14 +8,30 @@ from typing import Any
 
 import datasets
 import transformers
-from transformers import AutoTokenizer, set_seed
+from transformers import set_seed
 
 from glocal_xml.data import LabelSpace, tokenize
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments
-from .prepare import build_model, check_arguments, encoder_path, follow_validation, load_texts, trained_label_space
-from .report import FINAL, environment, frequency_baseline, result_rows, results_table, run_settings
-from .run_folder import last_good_checkpoint, prediction_lines, prepare_run_folder, write_predictions, write_results
+from .prepare import (
+    build_model,
+    check_arguments,
+    check_length,
+    follow_validation,
+    load_texts,
+    load_tokenizer,
+    settle_metrics,
+    trained_label_space,
+)
+from .report import FINAL, environment, final_name, frequency_baseline, result_rows, results_table, run_settings
+from .run_folder import (
+    check_run_folder,
+    clear_run_folder,
+    last_good_checkpoint,
+    prediction_lines,
+    write_predictions,
+    write_results,
+)
 from .trainer import XMTCTrainer
 
 logger = logging.getLogger("glocal_xml")
@@ -25,6 +41,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Runs what the arguments ask for and returns what `results.json` holds."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO, stream=sys.stdout)
     model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
+    if args.process_index > 0:
+        logger.setLevel(logging.WARNING)
     if args.disable_tqdm:
         datasets.disable_progress_bars()
         transformers.utils.logging.disable_progress_bar()
@@ -36,25 +54,26 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
     started = time.time()
     training = data_args.train_file is not None or (data_args.dataset_name is not None and model_args.model is None)
     check_arguments(model_args, data_args, training)
-    checkpoint = None
-    with args.main_process_first(desc="preparing the output folder"):
-        if args.process_index == 0 or args.resume_from_checkpoint is not None:
-            checkpoint = prepare_run_folder(
-                args.output_dir, resume=args.resume_from_checkpoint, overwrite=args.overwrite_output
-            )
+    checkpoint = check_run_folder(
+        args.output_dir,
+        resume=args.resume_from_checkpoint,
+        overwrite=args.overwrite_output,
+        model=model_args.model,
+    )
     set_seed(args.seed)
     logger.info("%d process(es) on %s, seed %d", args.world_size, args.device.type, args.seed)
 
     known = trained_label_space(model_args.model) if model_args.model is not None else None
-    with args.main_process_first(desc="reading the data"):
+    with args.main_process_first(desc="reading"):
         texts, label_space = load_texts(data_args, known, args.seed)
-    logger.info("labels: %s", label_space.describe())
-    tokenizer = AutoTokenizer.from_pretrained(model_args.model or encoder_path(model_args.encoder))
+    tokenizer = load_tokenizer(model_args, data_args.max_length)
     with args.main_process_first(desc="tokenising"):
-        tokens = {name: tokenize(part, tokenizer, data_args.max_length) for name, part in texts.items()}
+        tokens = {name: tokenize(part, tokenizer, tokenizer.model_max_length) for name, part in texts.items()}
+    logger.info("labels: %s", label_space.describe())
     model = build_model(model_args, label_space)
-
+    check_length(model, tokenizer.model_max_length)
     follow_validation(args, "validation" in tokens)
+    settle_metrics(args, model, label_space)
     trainer = XMTCTrainer(
         args=args,
         label_space=label_space,
@@ -64,6 +83,9 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
         eval_dataset=tokens.get("validation"),
     )
     results: dict[str, Any] = {"settings": run_settings(model_args, data_args, args), "environment": environment(args)}
+    # Only now, when everything is known to be in order.
+    if checkpoint is None and trainer.is_world_process_zero():
+        clear_run_folder(args.output_dir)
     if training:
         results["training"] = train(trainer, checkpoint)
         trainer.save_model()
@@ -110,7 +132,7 @@ def judge(
             continue
         output = trainer.predict(tokens[part], metric_key_prefix=part)
         if part != "predict":
-            rows = result_rows(output.metrics, part)
+            rows = result_rows(output.metrics, part, final_name(trainer.model))
             rows["label frequency"] = frequency_baseline(output.label_ids, label_space, trainer.args)
             results[part] = rows
             logger.info("%s, %d texts\n%s", part, len(output.label_ids), results_table(rows, trainer.args))

@@ -29,41 +29,48 @@ def last_good_checkpoint(folder: str | os.PathLike) -> str | None:
     return None
 
 
-def prepare_run_folder(folder: str, *, resume: str | None, overwrite: bool) -> str | None:
+def check_run_folder(folder: str, *, resume: str | None, overwrite: bool, model: str | None = None) -> str | None:
     """
-    Makes the folder ready and returns the checkpoint to resume from, if any.
+    Refuses a folder that must not be written to, and returns the checkpoint to resume from, if any.
 
     Args:
         folder: Folder of the run.
         resume: `"last"` for the newest good checkpoint in the folder, the path of a checkpoint, or `None`.
-        overwrite: Delete a run that the folder holds.
+        overwrite: Whether a run that the folder holds is to be deleted.
+        model: Folder of the model that the run starts from.
     """
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise ValueError(f"The output folder {folder} is a file; choose another name.")
+    if model is not None and path.resolve() in (Path(model).resolve(), *Path(model).resolve().parents):
+        raise ValueError(f"The output folder {folder} holds the model {model} that is used; choose another one.")
     if resume is not None:
         checkpoint = last_good_checkpoint(path) if resume == "last" else resume
         if checkpoint is None or not Path(checkpoint, "trainer_state.json").is_file():
             raise ValueError(f"No complete checkpoint to resume from in {folder if resume == 'last' else resume}.")
         return checkpoint
-    if not holds_run(path):
-        return None
-    if not overwrite:
+    if holds_run(path) and not overwrite:
         raise ValueError(
             f"The output folder {folder} holds another run. Go on with it by `--resume_from_checkpoint last`, "
             "delete it by `--overwrite_output true`, or choose another `--output_dir`."
         )
-    for checkpoint in path.glob("checkpoint-*"):
-        shutil.rmtree(checkpoint)
+    return None
+
+
+def clear_run_folder(folder: str | os.PathLike) -> None:
+    """Deletes what an earlier run left, and nothing else."""
+    path = Path(folder)
+    for checkpoint in (*path.glob("checkpoint-*"), *path.glob("state*")):
+        if checkpoint.is_dir():
+            shutil.rmtree(checkpoint)
     for name in _RUN_FILES:
         (path / name).unlink(missing_ok=True)
-    return None
 
 
 def holds_run(folder: str | os.PathLike) -> bool:
     """Whether a folder holds checkpoints, a model or results."""
     path = Path(folder)
-    return any((path / name).exists() for name in _RUN_FILES) or any(path.glob("checkpoint-*"))
+    return any((path / name).exists() for name in (*_RUN_FILES, "state")) or any(path.glob("checkpoint-*"))
 
 
 def write_results(folder: str | os.PathLike, results: dict[str, Any]) -> Path:

@@ -1,17 +1,19 @@
 """Trainer with per-module learning rates that ranks labels before it gathers and reports every branch."""
 
 import re
+from collections.abc import Sized
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import Sampler, SequentialSampler
 from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, ProgressCallback, Trainer
 
 from glocal_xml.data import LabelSpace, XMTCCollator
 
 from .arguments import XMTCTrainingArguments
 from .callbacks import RunReporter
-from .report import FINAL, branch_metrics
+from .report import FINAL, branch_metrics, final_name
 
 
 class XMTCTrainer(Trainer):
@@ -30,7 +32,7 @@ class XMTCTrainer(Trainer):
         # These two print all metrics of all branches and bands as one dictionary.
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
-        self.add_callback(RunReporter(args.metrics_at))
+        self.add_callback(RunReporter(args.metrics_at, final_name(self.model)))
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
 
@@ -47,6 +49,12 @@ class XMTCTrainer(Trainer):
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, model)
             self.optimizer = optimizer_class(groups, **options)
         return self.optimizer
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler | None:
+        # Transformers would group evaluation texts by length too, and predictions must stay beside their texts.
+        if self.args.world_size > 1 or not isinstance(eval_dataset, Sized):
+            return None
+        return SequentialSampler(eval_dataset)
 
     @torch.no_grad()
     def prediction_step(
@@ -104,10 +112,14 @@ def parameter_groups(
         weight_decay: Weight decay of the parameters in `decayed`; all others have none.
         decayed: Names of the parameters with weight decay.
     """
+    try:
+        patterns = {pattern: re.compile(pattern) for pattern in module_learning_rates}
+    except re.error as error:
+        raise ValueError(f"The learning rate pattern {error.pattern!r} is no regular expression: {error}.") from None
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     unused = dict.fromkeys(module_learning_rates)
     for name, parameter in model.named_parameters():
-        pattern = next((pattern for pattern in module_learning_rates if re.match(pattern, name)), None)
+        pattern = next((pattern for pattern in patterns if patterns[pattern].match(name)), None)
         unused.pop(pattern, None)
         if parameter.requires_grad:
             rate = learning_rate if pattern is None else module_learning_rates[pattern]

@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from glocal_xml.modeling import FAMILIES, GlocalXMLConfig
@@ -347,6 +348,7 @@ BAD_INPUTS = {
     "token ids as floats": ({"input_ids": torch.ones(1, 3)}, "integers"),
     "mask of another shape": ({"attention_mask": torch.ones(1, 2)}, "must be equal"),
     "nothing attended": ({"attention_mask": torch.zeros(1, 3)}, "no attended token"),
+    "too many tokens": ({"input_ids": torch.ones(1, 65, dtype=torch.long)}, "positions for 64"),
     "top_k of zero": ({"top_k": 0}, "at least 1"),
 }
 
@@ -381,5 +383,5 @@ def test_bad_chosen_labels_are_refused(make_model, ids):
 )
 def test_bad_configuration_is_refused(case, fields, message):
     config_class, defaults = case
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(StrictDataclassError, match=message):
         config_class(**{**defaults, **fields})

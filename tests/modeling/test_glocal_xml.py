@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import ENCODER_CONFIGS
+from huggingface_hub.errors import StrictDataclassError
 
 from glocal_xml import GlocalXMLConfig, GlocalXMLForMultiLabel
 
@@ -107,7 +108,7 @@ def test_label_bias_starts_at_the_log_odds():
     ],
 )
 def test_bad_configuration_is_refused(fields, message):
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(StrictDataclassError, match=message):
         GlocalXMLConfig(encoder=ENCODER_CONFIGS["bert"](), **fields)
 
 
@@ -124,5 +125,11 @@ def test_from_encoder(encoder_folder):
         GlocalXMLForMultiLabel.from_encoder(encoder_folder)
     with pytest.raises(ValueError, match="2 label names for a model of 3"):
         GlocalXMLForMultiLabel.from_encoder(encoder_folder, num_labels=3, label_names=["a", "b"])
+    with pytest.raises(ValueError, match="temperature"):
+        GlocalXMLForMultiLabel.from_encoder(encoder_folder, num_labels=3, temperature=-1)
+    with pytest.raises(ValueError, match="no fields"):
+        GlocalXMLForMultiLabel.from_encoder(encoder_folder, num_labels=3, temprature=1)
+    with pytest.raises(ValueError, match="push_to_hub"):
+        model.save_pretrained("unused", push_to_hub=True)
     with pytest.raises(ValueError, match="line break"):
         GlocalXMLForMultiLabel.from_encoder(encoder_folder, label_names=["a", "b\nc"])

@@ -10,6 +10,9 @@ model_config: {local_layer: 1, temperature: 5e-1}
 train_file: train.jsonl
 module_learning_rates: {encoder: 1e-4, local_head: 2e-3}
 num_train_epochs: 3
+metrics_at: 2
+dataset_config: "2020"
+seed: "7"
 """
 
 
@@ -26,7 +29,8 @@ def test_recipe_with_flags_on_top(recipe, tmp_path):
     # YAML takes 5e-1 and 1e-4 for strings; they are numbers all the same.
     assert model.model_config == {"local_layer": 1, "temperature": 0.5}
     assert training.module_learning_rates == {"encoder": 1e-4, "local_head": 2e-3}
-    assert data.train_file == "train.jsonl"
+    assert data.train_file == "train.jsonl" and data.dataset_config == "2020"
+    assert training.metrics_at == [2] and training.seed == 7
     assert training.num_train_epochs == 1 and training.output_dir == str(tmp_path)
 
 
@@ -50,6 +54,7 @@ def test_flags_alone():
         (["--model_type", "glocal"], "one of glocal_xml"),
         (["--model", "a", "--encoder", "b"], "not both"),
         (["--metrics_at", "0"], "metrics_at"),
+        (["--save_strategy", "best"], "save_strategy"),
         (["--no_such_option", "1"], "no_such_option"),
         (["no_such_recipe.yaml"], "no recipe"),
     ],

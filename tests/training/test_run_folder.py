@@ -4,9 +4,10 @@ import pytest
 
 from glocal_xml.data import LabelSpace
 from glocal_xml.training.run_folder import (
+    check_run_folder,
+    clear_run_folder,
     last_good_checkpoint,
     prediction_lines,
-    prepare_run_folder,
     write_predictions,
 )
 
@@ -27,26 +28,28 @@ def test_last_good_checkpoint_passes_over_half_written_ones(tmp_path):
     checkpoint(tmp_path, 110, state='{"global_st')
     (tmp_path / "checkpoint-best").mkdir()
     assert last_good_checkpoint(tmp_path) == good
-    assert prepare_run_folder(str(tmp_path), resume="last", overwrite=False) == good
+    assert check_run_folder(str(tmp_path), resume="last", overwrite=False) == good
 
 
 def test_another_run_is_refused_unless_told_otherwise(tmp_path):
-    assert prepare_run_folder(str(tmp_path / "new"), resume=None, overwrite=False) is None
+    assert check_run_folder(str(tmp_path / "new"), resume=None, overwrite=False) is None
     (tmp_path / "notes.txt").write_text("mine")
-    assert prepare_run_folder(str(tmp_path), resume=None, overwrite=False) is None
+    assert check_run_folder(str(tmp_path), resume=None, overwrite=False) is None
     checkpoint(tmp_path, 5)
     (tmp_path / "results.json").write_text("{}")
     with pytest.raises(ValueError, match="holds another run.*--resume_from_checkpoint last"):
-        prepare_run_folder(str(tmp_path), resume=None, overwrite=False)
-    prepare_run_folder(str(tmp_path), resume=None, overwrite=True)
+        check_run_folder(str(tmp_path), resume=None, overwrite=False)
+    check_run_folder(str(tmp_path), resume=None, overwrite=True)
+    assert (tmp_path / "results.json").exists(), "a check deletes nothing"
+    clear_run_folder(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"], "only what belongs to a run is deleted"
 
 
 def test_nothing_to_resume_from(tmp_path):
     with pytest.raises(ValueError, match="No complete checkpoint"):
-        prepare_run_folder(str(tmp_path), resume="last", overwrite=False)
+        check_run_folder(str(tmp_path), resume="last", overwrite=False)
     with pytest.raises(ValueError, match="No complete checkpoint"):
-        prepare_run_folder(str(tmp_path), resume=checkpoint(tmp_path, 3, state=None), overwrite=False)
+        check_run_folder(str(tmp_path), resume=checkpoint(tmp_path, 3, state=None), overwrite=False)
 
 
 def test_predictions_have_names_and_scores(tmp_path):
@@ -60,3 +63,10 @@ def test_predictions_have_names_and_scores(tmp_path):
         "labels": ["x"],
     }
     assert "labels" not in json.loads(second) and end == ""
+
+
+def test_the_model_in_use_is_never_in_the_way(tmp_path):
+    for model in (tmp_path, tmp_path / "inside"):
+        with pytest.raises(ValueError, match="holds the model"):
+            check_run_folder(str(tmp_path), resume=None, overwrite=True, model=str(model))
+    assert check_run_folder(str(tmp_path / "other"), resume=None, overwrite=True, model=str(tmp_path)) is None

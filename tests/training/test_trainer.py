@@ -41,6 +41,11 @@ def test_a_pattern_that_decides_nothing_is_an_error(rates):
         groups(rates)
 
 
+def test_a_pattern_that_is_no_regular_expression_is_named():
+    with pytest.raises(ValueError, match="no regular expression"):
+        groups({"enc(": 0.1})
+
+
 def test_a_pattern_for_frozen_parameters_is_none():
     assert {group["lr"] for group in groups({"frozen": 0.1})} == {1.0}
 
