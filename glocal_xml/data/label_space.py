@@ -15,6 +15,7 @@ from ..atomic_file import write_atomically
 
 _NAMES_FILE = "labels.txt"
 _COUNTS_FILE = "label_counts.json"
+LABEL_SPACE_FILES = (_NAMES_FILE, _COUNTS_FILE)
 _BAND_LIMITS = {"unseen": (0, 0), "few": (1, 20), "medium": (21, 100), "many": (101, math.inf)}
 
 
@@ -106,7 +107,8 @@ class LabelSpace:
         """Returns the inverse propensity (Jain et al. 2016) of every label, unseen ones at the end."""
         if b <= 0:
             raise ValueError(f"b is {b}, it must be above 0; 1.5, 0.4 and 2.6 are usual")
-        scale = (math.log(self.num_texts) - 1) * (b + 1) ** a
+        # The model is of large collections: below three texts its scale would turn negative, and weights with it.
+        scale = max(math.log(self.num_texts) - 1, 0.0) * (b + 1) ** a
         return 1 + scale * (self._all_counts() + b) ** -a
 
     def bands(self) -> dict[str, np.ndarray]:

@@ -106,6 +106,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
             encoder=encoder.config.to_dict(),
             attn_implementation=encoder.config._attn_implementation,
             num_labels=len(label_names) if num_labels is None else num_labels,
+            # Trainer compares them with the tokenizer's.
+            **{name: getattr(encoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")},
             **config_fields,
         )
         model = cls(config, encoder=encoder)

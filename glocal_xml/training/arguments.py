@@ -123,6 +123,9 @@ class XMTCTrainingArguments(TrainingArguments):
     metrics_at: list[int] = field(default_factory=lambda: [1, 3, 5], metadata={"help": "The k of P@k and the others."})
     propensity_a: float = field(default=0.55, metadata={"help": "A of the propensity model behind PSP@k."})
     propensity_b: float = field(default=1.5, metadata={"help": "B of the propensity model behind PSP@k."})
+    resume_from_checkpoint: str | None = field(
+        default=None, metadata={"help": "Go on with a run: `last` for its newest whole checkpoint, or a path."}
+    )
     overwrite_output: bool = field(
         default=False, metadata={"help": "Delete the run that `output_dir` holds and start anew."}
     )
@@ -201,6 +204,7 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, XMT
         (ModelArguments, DataArguments, XMTCTrainingArguments),
         usage="%(prog)s [recipe.yaml] [options]",
         description="Train, evaluate and predict; what is done follows from the files that are given.",
+        epilog="example: --encoder minilm --train_file train.jsonl --validation_size 0.05 --test_file test.jsonl",
         allow_abbrev=False,
     )
     if argv and argv[0].endswith((".yaml", ".yml")):

@@ -1,15 +1,17 @@
 """What a run needs before it can train: checked arguments, texts with a label space, and a model."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 import torch
+from huggingface_hub import snapshot_download
 from transformers import AutoModel
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from glocal_xml.data import LabelSpace, load_hub_dataset, load_xmtc_dataset, split_validation
+from glocal_xml.data import LABEL_SPACE_FILES, LabelSpace, load_hub_dataset, load_xmtc_dataset, split_validation
 from glocal_xml.modeling import FAMILIES, XMTCPreTrainedModel
 from glocal_xml.pretrained import minilm_path
 
@@ -38,6 +40,18 @@ def encoder_path(name: str) -> str:
     return minilm_path() if name == "minilm" else name
 
 
+def trained_label_space(model: str) -> LabelSpace:
+    """The label space of a trained model, from its folder or from the Hub."""
+    folder = Path(model)
+    if not folder.is_dir():
+        folder = Path(snapshot_download(model, allow_patterns=list(LABEL_SPACE_FILES)))
+    if not all((folder / name).is_file() for name in LABEL_SPACE_FILES):
+        raise ValueError(
+            f"{model} lacks {' or '.join(LABEL_SPACE_FILES)}; models of this package have both; give its folder."
+        )
+    return LabelSpace.load(folder)
+
+
 def load_texts(
     data_args: DataArguments, label_space: LabelSpace | None, seed: int
 ) -> tuple[dict[str, Any], LabelSpace]:
@@ -50,19 +64,14 @@ def load_texts(
         seed: Decides random parts.
     """
     columns = {"text_column": data_args.text_column, "labels_column": data_args.labels_column}
-    reader = {
-        **columns,
-        "file_format": data_args.file_format,
-        "label_delimiter": data_args.label_delimiter,
-        "label_map": data_args.label_map,
-    }
+    delimiter = {"label_delimiter": data_args.label_delimiter}
+    reader = {**columns, **delimiter, "file_format": data_args.file_format, "label_map": data_args.label_map}
     if data_args.dataset_name is not None:
         files = load_hub_dataset(
             data_args.dataset_name, config=data_args.dataset_config, streaming=data_args.streaming, **columns
         )
         if label_space is not None:
             files.pop("train", None)
-        reader = columns | {"label_delimiter": data_args.label_delimiter}
     else:
         files = {name: getattr(data_args, f"{name}_file") for name in ("train", "validation", "test")}
         files = {name: path for name, path in files.items() if path is not None}
@@ -74,7 +83,8 @@ def load_texts(
             label_names=read_label_names(data_args.label_names_file),
             streaming=data_args.streaming,
             bad_rows=data_args.bad_rows,
-            **reader,
+            # The columns of a dataset have their standard names by now.
+            **(reader if data_args.dataset_name is None else delimiter),
         )
         texts = dict(parts)
     if data_args.predict_file is not None:

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, set_seed
 from glocal_xml.data import LabelSpace, tokenize
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments
-from .prepare import build_model, check_arguments, encoder_path, follow_validation, load_texts
+from .prepare import build_model, check_arguments, encoder_path, follow_validation, load_texts, trained_label_space
 from .report import FINAL, environment, frequency_baseline, result_rows, results_table, run_settings
 from .run_folder import last_good_checkpoint, prepare_run_folder, write_predictions, write_results
 from .trainer import XMTCTrainer
@@ -45,7 +45,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
     set_seed(args.seed)
     logger.info("%d process(es) on %s, seed %d", args.world_size, args.device.type, args.seed)
 
-    known = LabelSpace.load(model_args.model) if model_args.model is not None else None
+    known = trained_label_space(model_args.model) if model_args.model is not None else None
     with args.main_process_first(desc="reading the data"):
         texts, label_space = load_texts(data_args, known, args.seed)
     logger.info("labels: %s", label_space.describe())

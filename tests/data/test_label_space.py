@@ -40,8 +40,9 @@ def test_propensities_equal_those_of_napkinxc(train, a, b):
     for row, labels in enumerate(train):
         matrix[row, space.encode(labels)] = 1
     found = space.inverse_propensities(a, b)
-    assert np.isfinite(found).all()
-    np.testing.assert_allclose(found, Jain_et_al_inverse_propensity(matrix, A=a, B=b), atol=1e-6)
+    # With one or two texts the formula gives weights below one, even negative ones; ours are then all one.
+    expected = Jain_et_al_inverse_propensity(matrix, A=a, B=b) if len(train) > 2 else np.ones(matrix.shape[1])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @quick

@@ -17,7 +17,11 @@ CASES = {
     "glocal_xml": (GlocalXMLConfig, {"mlp_size": 8}),
     "glocal_xml-bias-pooler": (GlocalXMLConfig, {"mlp_size": 8, "label_bias": True, "use_pooler": True}),
     "glocal_xml-global": (GlocalXMLConfig, {"branches": "global"}),
-    "glocal_xml-local": (GlocalXMLConfig, {"mlp_size": 8, "branches": "local", "local_layer": 0, "temperature": 0.5}),
+    # Alone and without a bias of its own per label, attention at this size gets stuck before it fits every label.
+    "glocal_xml-local": (
+        GlocalXMLConfig,
+        {"mlp_size": 16, "branches": "local", "local_layer": 0, "temperature": 0.5, "label_bias": True},
+    ),
 }
 
 
@@ -263,13 +267,15 @@ def test_overfits_eight_texts(make_model, encoder_config):
         return sum(len(a & b) for a, b in zip(wanted, found, strict=True)) / sum(map(len, wanted))
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
-    for step in range(600):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=400)
+    for step in range(400):
         optimizer.zero_grad()
         model.train()(**batch).loss.backward()
         optimizer.step()
+        schedule.step()
         if step % 20 == 19 and share_found() == 1.0:
             return
-    pytest.fail(f"after 600 steps only {share_found():.2f} of the labels are found")
+    pytest.fail(f"after 400 steps only {share_found():.2f} of the labels are found")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

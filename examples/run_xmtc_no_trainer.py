@@ -1,0 +1,184 @@
+"""
+What `run_xmtc.py` does, in a training loop of its own with Accelerate: to read, and to change.
+
+    python examples/run_xmtc_no_trainer.py examples/recipes/debtags/demo.yaml
+    accelerate launch examples/run_xmtc_no_trainer.py --encoder minilm --train_file train.jsonl
+
+Takes the same flags and recipes. After every epoch it evaluates, keeps the best model and a state to resume from
+(`--resume_from_checkpoint last`).
+"""
+
+import json
+import logging
+import math
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.utils import DataLoaderConfiguration, set_seed
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+from transformers import AutoModel, AutoTokenizer, get_scheduler
+from transformers.trainer_pt_utils import get_parameter_names
+
+from glocal_xml.data import XMTCCollator, tokenize
+from glocal_xml.training import branch_metrics, parameter_groups, parse_arguments
+from glocal_xml.training.callbacks import evaluation_line
+from glocal_xml.training.prepare import build_model, check_arguments, encoder_path, load_texts
+from glocal_xml.training.report import FINAL, environment, run_settings
+from glocal_xml.training.run_folder import holds_run, write_predictions, write_results
+
+logger = logging.getLogger("glocal_xml")
+
+
+def evaluate(accelerator, model, loader, label_space, args):
+    """Rankings of all texts of a part, gathered from all processes, and their metrics."""
+    model.eval()
+    gathered = []
+    for batch in tqdm(loader, desc="evaluating", disable=args.disable_tqdm, leave=False):
+        labels = batch.pop("labels")
+        with torch.no_grad():
+            output = model(**batch, top_k=max(args.metrics_at), output_logits=False)
+        rankings = {FINAL: output.top_k_ids, "scores": output.top_k_scores, **(output.branch_top_k_ids or {})}
+        labels = accelerator.pad_across_processes(labels, dim=1, pad_index=-100)
+        gathered.append(accelerator.gather_for_metrics((rankings, labels)))
+    width = max(labels.shape[1] for _, labels in gathered)
+    padded = [torch.nn.functional.pad(labels, (0, width - labels.shape[1]), value=-100) for _, labels in gathered]
+    rankings = {name: torch.cat([batch[name] for batch, _ in gathered]).cpu().numpy() for name in gathered[0][0]}
+    return rankings, branch_metrics(rankings, torch.cat(padded).cpu().numpy(), label_space, args)
+
+
+def save_state(accelerator, folder, progress):
+    """Writes a state to resume from beside the old one, and only then takes its place."""
+    accelerator.save_state(f"{folder}.new")
+    if accelerator.is_main_process:
+        Path(f"{folder}.new", "progress.json").write_text(json.dumps(progress), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(f"{folder}.new", folder)
+    accelerator.wait_for_everyone()
+
+
+def main(argv):
+    model_args, data_args, args = parse_arguments(argv)
+    check_arguments(model_args, data_args, training=True)
+    state_folder = os.path.join(args.output_dir, "state")
+    if holds_run(args.output_dir) and not (args.overwrite_output or args.resume_from_checkpoint):
+        raise ValueError(f"{args.output_dir} holds another run: resume it, overwrite it, or choose another folder.")
+
+    # 1. Accelerate, with a sampler that is the same in every process and after a resume.
+    accelerator = Accelerator(
+        cpu=args.use_cpu,
+        gradient_accumulation_steps=args.gradient_accumulation_steps,
+        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),
+        # The upper layers have no gradient where only the local branch is trained.
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+    set_seed(args.seed)
+    logger.info("%d process(es) on %s, seed %d", accelerator.num_processes, accelerator.device.type, args.seed)
+
+    # 2. Texts, tokens, model.
+    with accelerator.main_process_first():
+        texts, label_space = load_texts(data_args, None, args.seed)
+        tokenizer = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
+        tokens = {name: tokenize(part, tokenizer, data_args.max_length) for name, part in texts.items()}
+    logger.info("labels: %s", label_space.describe())
+    model = build_model(model_args, label_space)
+    collator = XMTCCollator(tokenizer)
+    train_loader = DataLoader(tokens["train"], args.train_batch_size, shuffle=True, collate_fn=collator)
+    others = {
+        name: DataLoader(tokens[name], args.eval_batch_size, collate_fn=collator) for name in texts.keys() - {"train"}
+    }
+
+    # 3. A learning rate per module, and the slanted triangular schedule.
+    decayed = set(get_parameter_names(model, [torch.nn.LayerNorm], ["bias", "norm"]))
+    groups = parameter_groups(
+        model,
+        learning_rate=args.learning_rate,
+        module_learning_rates=args.module_learning_rates,
+        weight_decay=args.weight_decay,
+        decayed=decayed,
+    )
+    optimizer = torch.optim.AdamW(groups, eps=args.adam_epsilon)
+    model, optimizer, train_loader = accelerator.prepare(model, optimizer, train_loader)
+    others = {name: accelerator.prepare(loader) for name, loader in others.items()}
+    steps_per_epoch = math.ceil(len(train_loader) / args.gradient_accumulation_steps)
+    epochs = math.ceil(args.num_train_epochs)
+    total = steps_per_epoch * epochs
+    warmup = args.warmup_steps if args.warmup_steps >= 1 else math.ceil(args.warmup_steps * total)
+    schedule = get_scheduler(args.lr_scheduler_type, optimizer, int(warmup), total)
+    # Not prepared: it would step once per process, and here it steps once per optimiser step.
+    accelerator.register_for_checkpointing(schedule)
+
+    # 4. Resume.
+    progress = {"epoch": 0, "best": None}
+    if args.resume_from_checkpoint:
+        if not os.path.exists(os.path.join(state_folder, "progress.json")):
+            raise ValueError(f"There is no state to resume from in {state_folder}.")
+        accelerator.load_state(state_folder)
+        progress = json.loads(Path(state_folder, "progress.json").read_text(encoding="utf-8"))
+
+    # 5. Train.
+    bar = tqdm(total=total, initial=progress["epoch"] * steps_per_epoch, disable=args.disable_tqdm)
+    for epoch in range(progress["epoch"], epochs):
+        model.train()
+        train_loader.set_epoch(epoch)
+        total_loss = 0.0
+        for batch in train_loader:
+            with accelerator.accumulate(model):
+                loss = model(**batch).loss
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                optimizer.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                schedule.step()
+                bar.update()
+            total_loss += loss.item()
+        line = f"epoch {epoch + 1}: training loss {total_loss / len(train_loader):.5f}"
+        score = None
+        if "validation" in others:
+            _, metrics = evaluate(accelerator, model, others["validation"], label_space, args)
+            line += f" | validation {evaluation_line(metrics, args.metrics_at, prefix='')}"
+            score = metrics[args.metric_for_best_model]
+        logger.info(line)
+        # Without validation texts the last model is the one to keep.
+        if score is None or progress["best"] is None or score > progress["best"]:
+            progress["best"] = score
+            accelerator.unwrap_model(model).save_pretrained(
+                args.output_dir, is_main_process=accelerator.is_main_process
+            )
+            if accelerator.is_main_process:
+                tokenizer.save_pretrained(args.output_dir)
+                label_space.save(args.output_dir)
+        progress["epoch"] = epoch + 1
+        save_state(accelerator, state_folder, progress)
+
+    # 6. The best model, on the test texts.
+    results = {"settings": run_settings(model_args, data_args, args), "environment": environment(args)}
+    accelerator.wait_for_everyone()
+    best = AutoModel.from_pretrained(args.output_dir).to(accelerator.device)
+    for name in ("validation", "test"):
+        if name in others:
+            rankings, results[name] = evaluate(accelerator, best, others[name], label_space, args)
+            logger.info("%s: %s", name, evaluation_line(results[name], args.metrics_at, prefix=""))
+            if name == "test" and accelerator.is_main_process:
+                names = label_space.names + label_space.unseen
+                true = [label_space.decode(ids) for ids in texts[name]["labels"]]
+                write_predictions(
+                    args.output_dir, texts[name]["text"], rankings[FINAL], rankings["scores"], names, true
+                )
+    if accelerator.is_main_process:
+        logger.info("results: %s", write_results(args.output_dir, results))
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO, stream=sys.stdout)
+    try:
+        main(sys.argv[1:])
+    except ValueError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,70 @@
+"""The command `glocal-xml`."""
+
+import sys
+from collections.abc import Callable
+
+from glocal_xml.version import __version__
+
+USAGE = """usage: glocal-xml COMMAND [ARGUMENTS]
+
+Extreme multi-label text classification.
+
+commands:
+  train [RECIPE.yaml] [OPTIONS]       train, evaluate and predict in one run
+  evaluate MODEL TEST_FILE [OPTIONS]  metrics of a trained model on texts with labels
+  predict MODEL TEXT_FILE [OPTIONS]   names and scores of the best labels of each text
+
+examples:
+  glocal-xml train --encoder minilm --train_file train.jsonl --test_file test.jsonl --output_dir outputs/tags
+  glocal-xml train examples/recipes/debtags/glocal_xml.yaml --num_train_epochs 1
+  glocal-xml evaluate outputs/tags other.jsonl --output_dir outputs/tags-other
+  glocal-xml predict outputs/tags new.jsonl --output_dir outputs/tags-new
+
+`glocal-xml train --help` lists the options, which are the same for all commands.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command; a user's mistake ends in one line on standard error and exit code 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        print(__version__)
+        return 0
+    command, *rest = argv
+    try:
+        if command not in COMMANDS:
+            raise ValueError(f"there is no command {command!r}; the commands are {', '.join(COMMANDS)}")
+        COMMANDS[command](rest)
+    except (ValueError, OSError) as error:
+        print(f"glocal-xml: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _train(arguments: list[str]) -> None:
+    # Only here, since it takes seconds that `--help` need not.
+    from glocal_xml.training import main as run
+
+    run(arguments)
+
+
+def _with_model(command: str, file_option: str) -> Callable[[list[str]], None]:
+    def start(arguments: list[str]) -> None:
+        if any(argument in ("-h", "--help") for argument in arguments):
+            return _train(["--help"])
+        if len(arguments) < 2 or any(argument.startswith("-") for argument in arguments[:2]):
+            raise ValueError(f"{command} needs a model and a file: `glocal-xml {command} MODEL FILE [OPTIONS]`")
+        model, file, *rest = arguments
+        return _train(["--model", model, file_option, file, "--output_dir", f"outputs/{command}", *rest])
+
+    return start
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "train": _train,
+    "evaluate": _with_model("evaluate", "--test_file"),
+    "predict": _with_model("predict", "--predict_file"),
+}

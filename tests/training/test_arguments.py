@@ -1,0 +1,76 @@
+import logging
+
+import pytest
+
+from glocal_xml.training import parse_arguments
+
+RECIPE = """
+encoder: some/encoder
+model_config: {local_layer: 1, temperature: 5e-1}
+train_file: train.jsonl
+module_learning_rates: {encoder: 1e-4, local_head: 2e-3}
+num_train_epochs: 3
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE, encoding="utf-8")
+    return str(path)
+
+
+def test_recipe_with_flags_on_top(recipe, tmp_path):
+    model, data, training = parse_arguments([recipe, "--num_train_epochs", "1", "--output_dir", str(tmp_path)])
+    assert model.encoder == "some/encoder"
+    # YAML takes 5e-1 and 1e-4 for strings; they are numbers all the same.
+    assert model.model_config == {"local_layer": 1, "temperature": 0.5}
+    assert training.module_learning_rates == {"encoder": 1e-4, "local_head": 2e-3}
+    assert data.train_file == "train.jsonl"
+    assert training.num_train_epochs == 1 and training.output_dir == str(tmp_path)
+
+
+def test_flags_alone():
+    model, _, training = parse_arguments(
+        ["--model_config", '{"branches": "global"}', "--module_learning_rates", '{"encoder": 0.1}', "--seed", "7"]
+    )
+    assert model.model_config == {"branches": "global"}
+    assert training.module_learning_rates == {"encoder": 0.1}
+    assert training.seed == 7
+    # The slanted triangular schedule is the default.
+    assert training.lr_scheduler_type == "linear" and training.warmup_steps == 0.1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--model_config", "[1]"], "model_config"),
+        (["--model_config", "{"], "JSON"),
+        (["--module_learning_rates", '"fast"'], "module_learning_rates"),
+        (["--model_type", "glocal"], "one of glocal_xml"),
+        (["--model", "a", "--encoder", "b"], "not both"),
+        (["--metrics_at", "0"], "metrics_at"),
+        (["--no_such_option", "1"], "no_such_option"),
+        (["no_such_recipe.yaml"], "no recipe"),
+    ],
+)
+def test_mistakes_are_named(flags, message):
+    with pytest.raises(ValueError, match=message):
+        parse_arguments(flags)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("a: b: c", "valid YAML"), ("- a", "mapping"), ("encodr: x", "encodr")]
+)
+def test_broken_recipes_are_named(tmp_path, content, message):
+    path = tmp_path / "broken.yaml"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        parse_arguments([str(path)])
+
+
+def test_half_precision_only_where_the_device_has_it(caplog):
+    with caplog.at_level(logging.WARNING):
+        _, _, training = parse_arguments(["--bf16", "true", "--use_cpu", "true"])
+    assert not training.bf16
+    assert "single precision" in caplog.text

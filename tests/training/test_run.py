@@ -1,0 +1,233 @@
+"""Whole runs on tiny models: what a user sees, from files to results."""
+
+import json
+import logging
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from transformers import AutoModel
+
+from glocal_xml.training import main
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RATES = '{"encoder": 3e-3, "local_head": 1e-2}'
+
+
+@pytest.fixture
+def flags(encoder_folder, text_file, tmp_path):
+    return [
+        *("--encoder", encoder_folder, "--model_config", '{"mlp_size": 8, "top_k": 4, "label_bias": true}'),
+        *("--train_file", text_file("train.jsonl", 96), "--test_file", text_file("test.jsonl", 16, first=96)),
+        *("--module_learning_rates", RATES, "--learning_rate", "1e-2", "--metrics_at", "1", "2"),
+        *("--metric_for_best_model", "precision@2", "--per_device_train_batch_size", "8", "--use_cpu", "true"),
+        *("--num_train_epochs", "10", "--logging_steps", "4", "--output_dir", str(tmp_path / "run")),
+    ]
+
+
+def weights(folder):
+    return AutoModel.from_pretrained(folder).state_dict()
+
+
+def assert_same_weights(first, second):
+    for name, value in weights(first).items():
+        assert torch.equal(value, weights(second)[name]), name
+
+
+def test_trains_evaluates_and_predicts(flags, tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        results = main([*flags, "--validation_size", "16"])
+    folder = tmp_path / "run"
+    assert json.loads((folder / "results.json").read_text())["test"] == results["test"]
+    rows = results["test"]
+    assert set(rows) == {"both", "global", "local", "label frequency"}
+    assert rows["both"]["precision@2"] > 0.9 > rows["label frequency"]["precision@2"]
+    assert results["settings"]["training"]["seed"] == 42 and "torch" in results["environment"]
+    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    assert len(lines) == 16
+    best = lines[0]["predictions"]
+    assert len(best) == 4 and best[0]["label"].startswith("is ") and best[0]["score"] >= best[1]["score"]
+    # The file agrees with the metrics.
+    hits = sum(item["label"] in line["labels"] for line in lines for item in line["predictions"][:2])
+    assert hits / 32 == pytest.approx(rows["both"]["precision@2"])
+    evaluations = [line for line in caplog.messages if "P@1/2: both" in line and "global" in line and "local" in line]
+    assert len(evaluations) == 10, "one line per evaluation"
+
+
+def test_a_trained_model_evaluates_and_predicts_on_its_own(flags, text_file, tmp_path):
+    trained = main(flags)
+    other = [
+        *("--model", str(tmp_path / "run"), "--metrics_at", "1", "2", "--use_cpu", "true"),
+        *("--output_dir", str(tmp_path / "other"), "--test_file", text_file("again.jsonl", 16, first=96)),
+    ]
+    assert main(other)["test"]["both"]["precision@2"] == trained["test"]["both"]["precision@2"]
+    texts = tmp_path / "new.jsonl"
+    texts.write_text('{"text": "apple dog moon"}\n{"text": "fox"}\n', encoding="utf-8")
+    main([*other[:-2], "--predict_file", str(texts), "--overwrite_output", "true"])
+    lines = (tmp_path / "other" / "predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["apple dog moon", "fox"]
+
+
+def test_same_seed_same_weights_and_resume_is_exact(flags, tmp_path):
+    steps = ["--save_strategy", "steps", "--save_steps", "7", "--save_total_limit", "20"]
+    main([*flags, *steps])
+    main([*flags, *steps, "--output_dir", str(tmp_path / "same")])
+    assert_same_weights(tmp_path / "run", tmp_path / "same")
+    # As if cut while it wrote checkpoint 35; 28 lies in the middle of an epoch of 12 steps.
+    cut = tmp_path / "same"
+    for path in cut.glob("checkpoint-*"):
+        if int(path.name.split("-")[1]) > 35:
+            shutil.rmtree(path)
+    (cut / "checkpoint-35" / "trainer_state.json").unlink()
+    with pytest.raises(ValueError, match="holds another run"):
+        main([*flags, *steps, "--output_dir", str(cut)])
+    main([*flags, *steps, "--output_dir", str(cut), "--resume_from_checkpoint", "last"])
+    assert_same_weights(tmp_path / "run", cut)
+
+
+# Adam divides by the size of a gradient: where that is rounding noise, such as for key biases, runs would differ.
+SGD = ["--optim", "sgd", "--learning_rate", "1.0", "--module_learning_rates", '{"encoder": 0.5}', "--max_steps", "4"]
+
+
+def assert_close_weights(first, second, start):
+    start = AutoModel.from_pretrained(start).state_dict()
+    moved = 0.0
+    for name, value in weights(first).items():
+        torch.testing.assert_close(weights(second)[name], value, rtol=1e-4, atol=1e-6)
+        if name.startswith("encoder."):
+            moved = max(moved, (value - start[name.removeprefix("encoder.")]).abs().max().item())
+    assert moved > 1e-3, "the steps were large enough for a difference to show"
+
+
+def test_accumulation_equals_one_batch(flags, encoder_folder, tmp_path):
+    main([*flags, *SGD])
+    small = ["--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "4"]
+    main([*flags, *SGD, *small, "--output_dir", str(tmp_path / "accumulated")])
+    assert_close_weights(tmp_path / "run", tmp_path / "accumulated", encoder_folder)
+
+
+def test_early_stopping_and_best_model(flags, tmp_path):
+    results = main([*flags, "--validation_size", "16", "--num_train_epochs", "30", "--early_stopping_patience", "2"])
+    state = json.loads(
+        max((tmp_path / "run").glob("checkpoint-*"), key=lambda path: path.stat().st_mtime)
+        .joinpath("trainer_state.json")
+        .read_text()
+    )
+    assert state["epoch"] < 30
+    assert results["validation"]["both"]["precision@2"] == pytest.approx(state["best_metric"])
+
+
+def test_streaming(flags):
+    results = main([*flags, "--streaming", "true", "--max_steps", "60"])
+    assert results["test"]["both"]["precision@2"] > results["test"]["label frequency"]["precision@2"]
+
+
+def test_a_dataset_on_disk_with_columns_of_its_own(flags, tmp_path):
+    rows = {"abstract": ["apple moon", "dog fox", "fox apple"], "tags": [["a", "b"], ["c"], ["a", "c"]]}
+    part = datasets.Dataset.from_dict(rows)
+    datasets.DatasetDict({"train": part, "test": part}).save_to_disk(tmp_path / "data")
+    own = flags[: flags.index("--train_file")] + flags[flags.index("--module_learning_rates") :]
+    columns = ["--text_column", "abstract", "--labels_column", "tags", "--max_steps", "1"]
+    results = main([*own, "--dataset_name", str(tmp_path / "data"), *columns])
+    assert results["test"]["both"]["precision@1"] > 0
+    lines = (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["labels"] == ["a", "b"]
+
+
+def test_a_model_without_its_label_space_is_refused(flags, encoder_folder, tmp_path):
+    with pytest.raises(ValueError, match="label_counts.json"):
+        main(["--model", encoder_folder, "--test_file", flags[flags.index("--test_file") + 1]])
+
+
+def test_unseen_labels_count_as_misses(flags, text_file, tmp_path, caplog):
+    path = tmp_path / "unseen.jsonl"
+    path.write_text('{"text": "apple banana", "labels": ["never met", "is apple"]}\n', encoding="utf-8")
+    results = main([*flags, "--max_steps", "2", "--test_file", str(path)])
+    assert "never met" in caplog.text
+    assert results["test"]["both"]["recall@2"] <= 0.5
+    assert math.isfinite(results["test"]["both"]["loss"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--validation_file", "TEST"], "validation file is the test file"),
+        (["--module_learning_rates", '{"encodr": 1}'], "encodr"),
+        (["--bad_rows", "ignore"], "ignore"),
+        (["--model_config", '{"local_layer": 9}'], "local_layer"),
+        (["--streaming", "true", "--validation_size", "4"], "stream cannot be split"),
+    ],
+)
+def test_mistakes_end_before_training(flags, change, message):
+    test_file = flags[flags.index("--test_file") + 1]
+    with pytest.raises(Exception, match=message):
+        main([*flags, *(test_file if value == "TEST" else value for value in change)])
+
+
+def test_bad_rows_are_named_or_skipped(flags, tmp_path, caplog):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"text": "apple", "labels": ["a"]}\n{"text": "fox", "labels": []}\n{oops\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"bad.jsonl, line 2"):
+        main([*flags, "--train_file", str(path)])
+    main([*flags, "--train_file", str(path), "--bad_rows", "skip", "--max_steps", "1", "--test_file", str(path)])
+    assert "2" in next(message for message in caplog.messages if "bad.jsonl" in message)
+
+
+def run_script(script, flags, launcher=(), **options):
+    return subprocess.run(
+        [sys.executable, *launcher, str(EXAMPLES / script), *flags],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        **options,
+    )
+
+
+def test_two_processes_equal_one(flags, encoder_folder, tmp_path):
+    """Data parallel by torchrun, half the batch each; the same by plain `python`."""
+    one = run_script("run_xmtc.py", [*flags, *SGD])
+    assert one.returncode == 0, one.stderr
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29511"]
+    half = [*flags, *SGD, "--per_device_train_batch_size", "4", "--ddp_backend", "gloo"]
+    two = run_script("run_xmtc.py", [*half, "--output_dir", str(tmp_path / "two")], launcher)
+    assert two.returncode == 0, two.stderr
+    assert "2 process(es)" in two.stdout
+    assert_close_weights(tmp_path / "run", tmp_path / "two", encoder_folder)
+    first, second = (json.loads((tmp_path / name / "results.json").read_text())["test"] for name in ("run", "two"))
+    assert second["both"]["precision@2"] == first["both"]["precision@2"]
+
+
+def test_an_interrupted_run_says_how_to_resume(flags, tmp_path):
+    endless = [*flags, "--max_steps", "100000", "--save_strategy", "steps", "--save_steps", "10"]
+    process = subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "run_xmtc.py"), *endless], stdout=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "run").glob("checkpoint-*/trainer_state.json")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume_from_checkpoint last" in output and "checkpoint-" in output
+
+
+def test_own_loop(flags, tmp_path):
+    """`accelerate launch` of the readable loop: trains, evaluates, and refuses a folder that holds a run."""
+    loop = [*flags, "--validation_size", "16", "--metric_for_best_model", "precision@1"]
+    launcher = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1"]
+    launcher += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+    whole = run_script("run_xmtc_no_trainer.py", loop, launcher)
+    assert whole.returncode == 0, whole.stderr
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["test"]["precision@1"] > 0.5
+    assert (tmp_path / "run" / "predictions.jsonl").exists()
+    refused = run_script("run_xmtc_no_trainer.py", loop)
+    assert refused.returncode == 1 and "holds another run" in refused.stderr

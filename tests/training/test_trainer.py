@@ -1,0 +1,81 @@
+import pytest
+import torch
+from torch import nn
+from transformers import Trainer, TrainingArguments
+
+from glocal_xml import GlocalXMLForMultiLabel, load_xmtc_dataset
+from glocal_xml.data import XMTCCollator, tokenize
+from glocal_xml.training import known_labels, parameter_groups
+
+
+class Toy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(2, 2)
+        self.local_head = nn.ModuleDict({"mlp": nn.Linear(2, 2), "key": nn.Linear(2, 2)})
+        self.other = nn.Linear(2, 2)
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
+
+
+def groups(rates, **options):
+    return parameter_groups(
+        Toy(),
+        **{"learning_rate": 1.0, "module_learning_rates": rates, "weight_decay": 0.1, "decayed": set(), **options},
+    )
+
+
+def test_each_parameter_takes_the_rate_of_the_first_pattern_that_fits():
+    result = groups({"encoder": 0.1, r"local_head\.mlp": 0.2, "local_head": 0.3})
+    assert {group["lr"]: len(group["params"]) for group in result} == {0.1: 2, 0.2: 2, 0.3: 2, 1.0: 2}
+    assert sum(len(group["params"]) for group in result) == 8, "every trained parameter once, frozen ones never"
+
+
+def test_weight_decay_only_where_it_belongs():
+    result = groups({}, decayed={"encoder.weight"})
+    assert [(group["weight_decay"], len(group["params"])) for group in result] == [(0.1, 1), (0.0, 7)]
+
+
+@pytest.mark.parametrize("rates", [{"encodr": 0.1}, {"local_head": 0.1, r"local_head\.mlp": 0.2}, {"mlp": 0.1}])
+def test_a_pattern_that_decides_nothing_is_an_error(rates):
+    with pytest.raises(ValueError, match="decide no parameter"):
+        groups(rates)
+
+
+def test_a_pattern_for_frozen_parameters_is_none():
+    assert {group["lr"] for group in groups({"frozen": 0.1})} == {1.0}
+
+
+def test_unseen_labels_are_kept_from_the_model():
+    labels = torch.tensor([[1, 5, -100], [4, 3, 2]])
+    assert known_labels(labels, 4).tolist() == [[1, -100, -100], [-100, 3, 2]]
+
+
+def test_models_train_in_the_plain_trainer(encoder_folder, text_file, tokenizer, tmp_path):
+    """What Transformers' own Trainer needs of a model: loss with accumulation, logits over the labels."""
+    parts, label_space = load_xmtc_dataset({"train": text_file("train.jsonl", 32)})
+    model = GlocalXMLForMultiLabel.from_encoder(encoder_folder, label_names=label_space.names, mlp_size=8)
+    arguments = TrainingArguments(
+        str(tmp_path),
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        num_train_epochs=2,
+        learning_rate=1e-2,
+        use_cpu=True,
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+        logging_steps=1,
+    )
+    trainer = Trainer(
+        model,
+        arguments,
+        train_dataset=tokenize(parts["train"], tokenizer, 16),
+        data_collator=XMTCCollator(tokenizer),
+        processing_class=tokenizer,
+    )
+    before = trainer.evaluate(trainer.train_dataset)["eval_loss"]
+    trainer.train()
+    logged = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
+    assert logged == pytest.approx(before, rel=0.2), "accumulation must not multiply the loss"
+    prediction = trainer.predict(trainer.train_dataset)
+    assert prediction.predictions.shape == (32, label_space.num_labels)
+    assert prediction.metrics["test_loss"] < before
