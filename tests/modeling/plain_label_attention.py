@@ -1,4 +1,4 @@
-"""The heads over labels written as in the paper: all tensors of (texts, labels, ·) are built, and autograd does the rest.
+"""The heads over labels written as in the paper: (texts, labels, ·) tensors are built, and autograd does the rest.
 
 Reference of the tests and of `benchmarks/label_attention.py`; shares no code with the package.
 """
