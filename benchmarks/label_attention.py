@@ -32,8 +32,8 @@ from glocal_xml import GlocalXMLConfig, GlocalXMLForMultiLabel  # noqa: E402
 from glocal_xml.modeling.label_attention import LabelAttention  # noqa: E402
 
 TEXTS, TOKENS, HIDDEN, MLP = 4, 256, 384, 128
-# Labels of the flat-memory measurement, at a size of the embeddings that fits small machines.
-FLAT_LABELS, FLAT_HIDDEN = (31_000, 500_000), 128
+# The flat-memory measurement, with embeddings that fit small machines and one text to be quick.
+FLAT_LABELS, FLAT_HIDDEN, FLAT_TEXTS = (31_000, 500_000), 128, 1
 CHUNK_BYTES = GlocalXMLConfig(encoder=BertConfig()).label_chunk_bytes
 SHORTLIST = 512
 
@@ -50,17 +50,17 @@ def median_times(tasks, repeats):
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def attention_case(num_labels, hidden_size):
+def attention_case(num_labels, hidden_size, texts):
     torch.manual_seed(0)
     head = LabelAttention(hidden_size, num_labels, CHUNK_BYTES, MLP)
-    hidden_states = torch.randn(TEXTS, TOKENS, hidden_size, requires_grad=True)
-    labels = torch.randint(0, num_labels, (TEXTS, 5))
-    return head, hidden_states, torch.ones(TEXTS, TOKENS, dtype=torch.long), labels
+    hidden_states = torch.randn(texts, TOKENS, hidden_size, requires_grad=True)
+    labels = torch.randint(0, num_labels, (texts, 5))
+    return head, hidden_states, torch.ones(texts, TOKENS, dtype=torch.long), labels
 
 
-def training_tasks(num_labels, hidden_size):
+def training_tasks(num_labels, hidden_size=HIDDEN, texts=TEXTS):
     """Forward and backward pass of both forms on the same head."""
-    head, hidden_states, mask, labels = attention_case(num_labels, hidden_size)
+    head, hidden_states, mask, labels = attention_case(num_labels, hidden_size, texts)
 
     def step(loss):
         head.zero_grad()
@@ -87,18 +87,18 @@ def folded_flops(num_labels):
 def measure_training(num_labels, repeats):
     sizes = (1024, 2048)
     products = {f"product {size}": matrix_product(size) for size in sizes}
-    times = median_times({**training_tasks(num_labels, HIDDEN), **products}, repeats)
+    times = median_times({**training_tasks(num_labels), **products}, repeats)
     peak = max(2 * size**3 / times[f"product {size}"] for size in sizes)
-    memory = {form: peak_megabytes(form, num_labels, HIDDEN) for form in ("plain", "fused")}
+    plain_memory, fused_memory = peak_megabytes([(form, num_labels, HIDDEN, TEXTS) for form in ("plain", "fused")])
     return {
         "plain_seconds": times["plain"],
         "fused_seconds": times["fused"],
         "speedup": times["plain"] / times["fused"],
         "gemm_peak_gflops": peak / 1e9,
         "share_of_gemm_peak": folded_flops(num_labels) / times["fused"] / peak,
-        "plain_megabytes": memory["plain"],
-        "fused_megabytes": memory["fused"],
-        "memory_ratio": memory["fused"] / memory["plain"],
+        "plain_megabytes": plain_memory,
+        "fused_megabytes": fused_memory,
+        "memory_ratio": fused_memory / plain_memory,
     }
 
 
@@ -133,20 +133,24 @@ def measure_prediction(num_labels, repeats):
 
 def measure_flat_memory():
     """Extra memory beyond parameters and gradients, which a step needs in any form."""
-    few, many = (peak_megabytes("fused", labels, FLAT_HIDDEN) for labels in FLAT_LABELS)
-    return {"labels": FLAT_LABELS, "hidden_size": FLAT_HIDDEN, "megabytes": [few, many], "ratio": many / few}
+    few, many = peak_megabytes([("fused", labels, FLAT_HIDDEN, FLAT_TEXTS) for labels in FLAT_LABELS])
+    sizes = {"labels": FLAT_LABELS, "hidden_size": FLAT_HIDDEN, "texts": FLAT_TEXTS}
+    return {**sizes, "megabytes": [few, many], "ratio": many / few}
 
 
-def peak_megabytes(form, num_labels, hidden_size):
-    """Peak memory of one step beyond parameters and gradients, in a fresh process."""
-    command = [sys.executable, __file__, "--peak", form, str(num_labels), str(hidden_size)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def peak_megabytes(cases):
+    """Peak memory of one step beyond parameters and gradients, each case in a fresh process."""
+    processes = [
+        subprocess.Popen([sys.executable, __file__, "--peak", *map(str, case)], stdout=subprocess.PIPE, text=True)
+        for case in cases
+    ]
+    return [float(process.communicate()[0]) for process in processes]
 
 
-def print_peak(form, num_labels, hidden_size):
+def print_peak(form, num_labels, hidden_size, texts):
     # A small step first, so that what libraries allocate once is not counted.
-    training_tasks(50, hidden_size)[form]()
-    tasks = training_tasks(num_labels, hidden_size)
+    training_tasks(50, hidden_size, texts)[form]()
+    tasks = training_tasks(num_labels, hidden_size, texts)
     gradients = 4 * num_labels * hidden_size
     before = memory_now("VmRSS")
     # Resets the peak to what is in use now.
@@ -184,13 +188,12 @@ def print_table(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--labels", type=int, nargs="+", default=[4000, 31000], help="numbers of labels")
-    parser.add_argument("--repeats", type=int, default=5, help="interleaved repeats, of which the median is taken")
+    parser.add_argument("--repeats", type=int, default=3, help="interleaved repeats, of which the median is taken")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
-    parser.add_argument("--peak", nargs=3, metavar=("FORM", "LABELS", "HIDDEN"), help=argparse.SUPPRESS)
+    parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak:
-        form, num_labels, hidden_size = arguments.peak
-        print_peak(form, int(num_labels), int(hidden_size))
+        print_peak(arguments.peak[0], *map(int, arguments.peak[1:]))
         return
     results = {
         labels: {**measure_training(labels, arguments.repeats), **measure_prediction(labels, arguments.repeats)}
@@ -199,12 +202,11 @@ def main():
     print(f"texts {TEXTS}, tokens {TOKENS}, hidden {HIDDEN}, MLP {MLP}, fp32, {torch.get_num_threads()} threads")
     print_table(results)
     flat = measure_flat_memory()
+    few, many = (f"{megabytes:.0f} MB" for megabytes in flat["megabytes"])
     print(
-        "extra memory, fused, hidden {}: {:.0f} MB at {:,} labels, {:.0f} MB at {:,} ({:.2f}x)".format(
-            flat["hidden_size"], flat["megabytes"][0], flat["labels"][0], flat["megabytes"][1], flat["labels"][1],
-            flat["ratio"],
-        )
-    )  # fmt: skip
+        f"extra memory, fused, hidden {FLAT_HIDDEN}, texts {FLAT_TEXTS}: {few} at {FLAT_LABELS[0]:,} labels,", end=" "
+    )
+    print(f"{many} at {FLAT_LABELS[1]:,} ({flat['ratio']:.2f}x)")
     if arguments.json:
         machine = {"platform": platform.platform(), "machine": platform.machine(), "cores": os.cpu_count()}
         versions = {name.__name__: name.__version__ for name in (torch, transformers)}

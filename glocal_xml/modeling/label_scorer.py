@@ -61,11 +61,12 @@ def readable_weight(linear: nn.Module, name: str) -> torch.Tensor:
 
     Adapters, quantisation and sharding work by changing what a call does and would be passed over without a word.
     """
-    weight = linear.weight
-    if not isinstance(linear, nn.Linear) or not weight.is_floating_point() or hasattr(weight, "to_local"):
+    weight = getattr(linear, "weight", None)
+    plain = isinstance(linear, nn.Linear) and weight.is_floating_point() and not hasattr(weight, "to_local")
+    if not plain:
         raise ValueError(
-            f"`{name}` is {type(linear).__name__} with a weight of type {type(weight).__name__} and {weight.dtype}; "
-            "the heads over labels need a plain `nn.Linear` of floating-point numbers: leave this module out of "
-            "adapters, quantisation and sharding of its own."
+            f"`{name}` is {type(linear).__name__} with a weight of type {type(weight).__name__}; heads over labels need "
+            "a plain `nn.Linear` of floating-point numbers: leave this module out of adapters, quantisation and "
+            "sharding of its own."
         )
     return weight
