@@ -29,6 +29,10 @@ class GlocalXMLConfig(XMTCConfig):
         label_bias (`bool`, *optional*, defaults to `False`):
             Adds one bias per label to each branch. Beyond the paper: started at the training log-odds
             (`model.start_label_bias`) it saves the epochs that otherwise go into pushing thousands of labels down.
+        shortlist (`int`, *optional*):
+            Beyond the paper: prediction computes local scores only for this many labels, the best of the global
+            branch, and ranks these. Much faster with many labels, and no longer exact; off by default, for
+            `branches="both"` only. It does not change training, nor a call with labels or for all logits.
     """
 
     model_type = "glocal_xml"
@@ -40,6 +44,7 @@ class GlocalXMLConfig(XMTCConfig):
     mlp_size: int = 256
     detach_local: bool = False
     label_bias: bool = False
+    shortlist: int | None = None
 
     def validate_branches(self):
         """Part of the checks that `@strict` runs at construction and before saving."""
@@ -54,6 +59,16 @@ class GlocalXMLConfig(XMTCConfig):
             raise ValueError(f"`temperature` must be above 0, got {self.temperature}.")
         if self.mlp_size < 1:
             raise ValueError(f"`mlp_size` must be at least 1, got {self.mlp_size}.")
+        if self.shortlist is not None and self.branches != "both":
+            raise ValueError(
+                f"`shortlist` needs `branches='both'`, got {self.branches!r}: the global branch makes the list for "
+                "the local one; leave it out."
+            )
+        if self.shortlist is not None and self.shortlist < min(self.top_k, self.num_labels):
+            raise ValueError(
+                f"`shortlist` must be at least `top_k`, got {self.shortlist} for {self.top_k}: raise it, or leave it "
+                "out for exact prediction."
+            )
 
 
 __all__ = ["GlocalXMLConfig"]

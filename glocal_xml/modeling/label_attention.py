@@ -1,9 +1,13 @@
 """Label-word attention: every label reads the words of a text and is scored by what it read."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
-from .label_scorer import LabelScorer
+from .fused_loss import fused_loss
+from .label_attention_loss import attention_loss
+from .label_scorer import LabelScorer, readable_weight
 
 
 class LabelAttention(LabelScorer):
@@ -13,7 +17,9 @@ class LabelAttention(LabelScorer):
 
     The weights of a label sum to one, so the first layer of the MLP commutes with the weighted sum. Tokens are
     therefore projected to the width of the MLP once (`features`), and no vector of the hidden size is ever made per
-    label. The parameters stay the paper's.
+    label. The parameters stay the paper's. Labels are gone over in chunks, and the loss makes its gradients on the way
+    (`label_attention_loss.py`): beyond parameters and gradients, memory does not grow with the number of labels.
+    The code is the same on every device and was checked on the CPU only.
 
     Args:
         hidden_size: Size of the token states.
@@ -57,20 +63,58 @@ class LabelAttention(LabelScorer):
     ) -> torch.Tensor:
         """Weights with which labels read the tokens of their text: (texts, labels, tokens), each row sums to one."""
         keys, _, mask = features
-        queries = self.label_embeddings.weight[label_ids].to(keys.dtype)  # (labels, hidden) or (texts, chosen, hidden)
+        weight = readable_weight(self.label_embeddings, "label_embeddings")
+        queries = weight[label_ids].to(keys.dtype)  # (labels, hidden) or (texts, chosen, hidden)
         scores = queries @ keys.transpose(1, 2) / self.temperature  # (texts, labels, tokens)
         scores = scores.masked_fill(~mask.unsqueeze(1), torch.finfo(scores.dtype).min)
-        return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        return _softmax(scores)
 
     def logits(
         self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], label_ids: slice | torch.Tensor
     ) -> torch.Tensor:
-        _, values, _ = features
-        read = self.attention(features, label_ids).to(values.dtype) @ values  # (texts, labels, mlp)
+        if isinstance(label_ids, slice):
+            read = self._read_run(features, label_ids)  # (texts, labels, mlp)
+        else:
+            values = features[1]
+            read = self.attention(features, label_ids).to(values.dtype) @ values  # (texts, chosen, mlp)
         logits = self.mlp_output(nn.functional.relu(read)).squeeze(-1)  # (texts, labels)
         return logits if self.label_bias is None else logits + self.label_bias[label_ids]
 
+    def loss(self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        keys, values, mask = features
+        compute = partial(
+            attention_loss,
+            mask=mask,
+            labels=labels,
+            temperature=self.temperature,
+            chunk_size=self.chunk_size(features),
+            loss_pair=self.loss_pair,
+        )
+        inputs = (
+            keys,
+            values,
+            readable_weight(self.label_embeddings, "label_embeddings"),
+            readable_weight(self.mlp_output, "mlp_output"),
+            self.mlp_output.bias,
+            self.label_bias,
+        )
+        return fused_loss(compute, inputs, 1 / (labels.shape[0] * self.num_labels))
+
+    def _read_run(self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], labels: slice) -> torch.Tensor:
+        """What a run of labels reads in each text, text by text: less memory, and no work on padding."""
+        keys, values, mask = features
+        lengths = mask.sum(dim=1).tolist()
+        queries = readable_weight(self.label_embeddings, "label_embeddings")[labels].to(keys.dtype)  # (labels, hidden)
+        texts = zip((keys[mask] / self.temperature).split(lengths), values[mask].split(lengths), strict=True)
+        read = [_softmax(queries @ key.T).to(value.dtype) @ value for key, value in texts]
+        return torch.stack(read)  # (texts, labels, mlp)
+
     def bytes_per_label(self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> int:
-        keys, values, _ = features
-        # Scores, weights and what was read, once forward and once backward.
-        return 8 * keys.shape[0] * (2 * keys.shape[1] + values.shape[2])
+        _, tokens, hidden_size = features[0].shape
+        # Scores and weights of one text; what was read, its gradient and a copy; the label's embedding.
+        return 4 * (2 * tokens + 3 * features[1].shape[2] + hidden_size)
+
+
+def _softmax(scores: torch.Tensor) -> torch.Tensor:
+    """Over the tokens, in single precision at least."""
+    return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))

@@ -1,9 +1,13 @@
 """The linear classifier over labels: one embedding per label against one vector per text."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
-from .label_scorer import LabelScorer
+from .fused_loss import add_product, fused_loss, gradient_dtype
+from .label_scorer import LabelScorer, label_chunks, readable_weight
+from .losses import LossPair
 
 
 class LabelClassifier(LabelScorer):
@@ -27,7 +31,7 @@ class LabelClassifier(LabelScorer):
 
     def logits(self, features: tuple[torch.Tensor], label_ids: slice | torch.Tensor) -> torch.Tensor:
         (document_embedding,) = features  # (texts, hidden)
-        weight, bias = self.label_embeddings.weight, self.label_embeddings.bias
+        weight, bias = readable_weight(self.label_embeddings, "label_embeddings"), self.label_bias
         if isinstance(label_ids, slice):
             return nn.functional.linear(
                 document_embedding, weight[label_ids], None if bias is None else bias[label_ids]
@@ -36,7 +40,48 @@ class LabelClassifier(LabelScorer):
         logits = (chosen @ document_embedding.unsqueeze(-1)).squeeze(-1)  # (texts, chosen)
         return logits if bias is None else logits + bias[label_ids]
 
+    def loss(self, features: tuple[torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        compute = partial(
+            classifier_loss, labels=labels, chunk_size=self.chunk_size(features), loss_pair=self.loss_pair
+        )
+        weight = readable_weight(self.label_embeddings, "label_embeddings")
+        return fused_loss(compute, (*features, weight, self.label_bias), 1 / (labels.shape[0] * self.num_labels))
+
     def bytes_per_label(self, features: tuple[torch.Tensor]) -> int:
-        (document_embedding,) = features
-        # Logits, their softplus and the gradients of both.
-        return 16 * document_embedding.shape[0]
+        texts, hidden_size = features[0].shape
+        # Logits, softplus, sigmoid and a copy; the label's embedding and its gradient, which should stay in the cache.
+        return 4 * (4 * texts + 2 * hidden_size)
+
+
+def classifier_loss(
+    needed: tuple[bool, ...],
+    document_embedding: torch.Tensor,
+    label_embeddings: torch.Tensor,
+    label_bias: torch.Tensor | None,
+    *,
+    labels: torch.Tensor,
+    chunk_size: int,
+    loss_pair: LossPair,
+) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+    """Sum of the loss over all texts and labels, and its gradients by the first three inputs where `needed`."""
+    low = document_embedding.dtype
+    high, backward = torch.promote_types(low, torch.float32), gradient_dtype(low)
+    inputs = (document_embedding, label_embeddings, label_bias)
+    gradients = [torch.empty_like(x, dtype=high) if wanted else None for x, wanted in zip(inputs, needed, strict=True)]
+    by_document, by_embeddings, by_bias = gradients
+    total = document_embedding.new_zeros((), dtype=high)
+    for chunk in label_chunks(len(label_embeddings), chunk_size):
+        embeddings = label_embeddings[chunk]  # (labels of the chunk, hidden)
+        logits = (document_embedding @ embeddings.to(low).T).to(high)  # (texts, labels of the chunk)
+        if label_bias is not None:
+            logits += label_bias[chunk]
+        loss, by_logits = loss_pair(logits, labels, chunk.start)
+        total += loss
+        if by_bias is not None:
+            torch.sum(by_logits, dim=0, out=by_bias[chunk])
+        by_logits = by_logits.to(backward)
+        if by_document is not None:
+            add_product(by_document, by_logits, embeddings.to(backward), fresh=chunk.start == 0)
+        if by_embeddings is not None:
+            add_product(by_embeddings[chunk], by_logits.T, document_embedding.to(backward), fresh=True)
+    return total, gradients

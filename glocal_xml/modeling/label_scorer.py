@@ -4,22 +4,24 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from .losses import binary_cross_entropy_sum
+from .losses import LossPair, binary_cross_entropy_pair
 
 
 class LabelScorer(nn.Module):
     """
     Base of the heads that turn the features of a text into one logit per label.
 
-    A head owns its parameters and defines `logits` and `bytes_per_label`; everything that goes over all labels works
-    chunk by chunk, so that memory does not grow with their number.
+    A head owns its parameters and defines `logits`, `loss` and `bytes_per_label`; everything that goes over all labels
+    works chunk by chunk, so that memory does not grow with their number.
 
     Args:
         num_labels: Number of labels.
         chunk_bytes: Memory that one chunk of labels may take.
     """
+
+    # A subclass may bring another loss, such as a focal or a weighted one.
+    loss_pair: LossPair = staticmethod(binary_cross_entropy_pair)
 
     def __init__(self, num_labels: int, chunk_bytes: int):
         super().__init__()
@@ -30,32 +32,41 @@ class LabelScorer(nn.Module):
         """Logits of a run of labels, or of labels chosen per text by ids of shape (texts, chosen)."""
         raise NotImplementedError
 
+    def loss(self, features: tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
+        """
+        Binary cross-entropy, the mean over texts and labels, from ids padded with -100.
+
+        Its gradients are made in the forward pass ([`fused_loss`]): one backward pass per forward pass.
+        """
+        raise NotImplementedError
+
     def bytes_per_label(self, features: tuple[torch.Tensor, ...]) -> int:
         """Memory that one more label in a chunk takes."""
         raise NotImplementedError
 
     def chunk_size(self, features: tuple[torch.Tensor, ...]) -> int:
         """Number of labels of a chunk, from the memory budget."""
-        return max(1, self.chunk_bytes // self.bytes_per_label(features))
-
-    def loss(self, features: tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
-        """Binary cross-entropy, the mean over texts and labels, from ids padded with -100."""
-        chunks = list(label_chunks(self.num_labels, self.chunk_size(features)))
-        # A single chunk fits the budget with its activations; several would pile theirs up until the backward pass.
-        recompute = len(chunks) > 1 and torch.is_grad_enabled()
-        total = 0.0
-        for chunk in chunks:
-            if recompute:
-                total = total + checkpoint(self._chunk_loss, features, labels, chunk, use_reentrant=False)
-            else:
-                total = total + self._chunk_loss(features, labels, chunk)
-        return total / (labels.shape[0] * self.num_labels)
-
-    def _chunk_loss(self, features: tuple[torch.Tensor, ...], labels: torch.Tensor, chunk: slice) -> torch.Tensor:
-        return binary_cross_entropy_sum(self.logits(features, chunk), labels, chunk.start)
+        return min(self.num_labels, max(1, self.chunk_bytes // self.bytes_per_label(features)))
 
 
 def label_chunks(num_labels: int, chunk_size: int) -> Iterator[slice]:
     """Runs of at most `chunk_size` labels that together cover all of them."""
     for start in range(0, num_labels, chunk_size):
         yield slice(start, min(start + chunk_size, num_labels))
+
+
+def readable_weight(linear: nn.Module, name: str) -> torch.Tensor:
+    """
+    The weight of a linear layer that is read directly rather than called.
+
+    Adapters, quantisation and sharding work by changing what a call does and would be passed over without a word.
+    """
+    weight = getattr(linear, "weight", None)
+    plain = isinstance(linear, nn.Linear) and weight.is_floating_point() and not hasattr(weight, "to_local")
+    if not plain:
+        raise ValueError(
+            f"`{name}` is {type(linear).__name__} with a weight of type {type(weight).__name__}; heads over labels need "
+            "a plain `nn.Linear` of floating-point numbers: leave this module out of adapters, quantisation and "
+            "sharding of its own."
+        )
+    return weight

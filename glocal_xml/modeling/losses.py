@@ -1,7 +1,13 @@
 """Losses on padded label ids: no multi-hot matrix is ever built."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
+
+# From the logits of a run of labels (texts, labels of the run), the padded ids of all positive labels and the first
+# label of the run: the sum of the loss, and its derivative by each logit. Both in the precision of the logits.
+LossPair = Callable[[torch.Tensor, torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
 
 
 def binary_cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, first_label: int = 0) -> torch.Tensor:
@@ -14,7 +20,28 @@ def binary_cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, first_l
         first_label: Label of the first column of `logits`.
     """
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    columns = labels - first_label
-    inside = (columns >= 0) & (columns < logits.shape[1])
-    positive = logits.gather(1, columns.clamp(0, logits.shape[1] - 1)).masked_fill(~inside, 0.0)  # (texts, positives)
+    columns, inside = _columns_in_run(logits, labels, first_label)
+    positive = logits.gather(1, columns).masked_fill(~inside, 0.0)  # (texts, positives)
     return nn.functional.softplus(logits).sum() - positive.sum()
+
+
+def binary_cross_entropy_pair(
+    logits: torch.Tensor, labels: torch.Tensor, first_label: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    [`binary_cross_entropy_sum`] together with its derivative by each logit, of the shape of `logits`.
+
+    The heads take their loss as such a pair, since they make gradients in the forward pass.
+    """
+    columns, inside = _columns_in_run(logits, labels, first_label)
+    inside = inside.to(logits.dtype)
+    loss = nn.functional.softplus(logits).sum() - (logits.gather(1, columns) * inside).sum()
+    # An id outside the run is moved to a column inside it, but takes nothing away there.
+    return loss, logits.sigmoid().scatter_add_(1, columns, -inside)
+
+
+def _columns_in_run(logits: torch.Tensor, labels: torch.Tensor, first_label: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Column of every id, and whether it lies among those of `logits`; both of shape (texts, positives)."""
+    columns = labels - first_label
+    last = logits.shape[1] - 1
+    return columns.clamp(0, last), (columns >= 0) & (columns <= last)

@@ -191,7 +191,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
     ) -> dict[str, torch.Tensor]:
         """Logits of each branch for a run of labels or for chosen ones; in single precision at least."""
         return {
-            name: _at_least_float(head.logits(features[name], label_ids)) for name, head in self.branch_heads().items()
+            name: at_least_float(head.logits(features[name], label_ids)) for name, head in self.branch_heads().items()
         }
 
     def branch_loss(self, features: dict[str, tuple[torch.Tensor, ...]], labels: torch.Tensor) -> torch.Tensor:
@@ -320,7 +320,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def _at_least_float(logits: torch.Tensor) -> torch.Tensor:
+def at_least_float(logits: torch.Tensor) -> torch.Tensor:
+    """Half precision would make ties of close scores."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 

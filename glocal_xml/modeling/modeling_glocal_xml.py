@@ -8,7 +8,16 @@ from .configuration_glocal_xml import GlocalXMLConfig
 from .input_checks import check_label_ids, check_labels
 from .label_attention import LabelAttention
 from .label_classifier import LabelClassifier
-from .modeling_base import EncodedTexts, XMTCOutput, XMTCPreTrainedModel, evaluation_mode
+from .label_ranking import RunningTopK, best_columns
+from .label_scorer import label_chunks
+from .modeling_base import (
+    EncodedTexts,
+    XMTCOutput,
+    XMTCPreTrainedModel,
+    at_least_float,
+    evaluation_mode,
+    mean_probability_logits,
+)
 
 
 class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
@@ -82,7 +91,7 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
             labels: Ids of the positive labels, of shape (texts, most labels of a text), padded with -100.
             top_k: Number of labels to return in evaluation mode; the configuration's by default.
             output_logits: Whether to return the logits of all labels; by default in evaluation mode, up to
-                `config.max_logits_labels` labels.
+                `config.max_logits_labels` labels, unless `config.shortlist` spares most of them.
         """
         features = self.text_features(input_ids, attention_mask, token_type_ids)
         if labels is not None:
@@ -90,6 +99,45 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
         if self.training and labels is not None and not output_logits:
             return XMTCOutput(loss=self.branch_loss(features, labels))
         return self.scan_labels(features, labels, top_k, output_logits)
+
+    def scan_labels(
+        self,
+        features: dict[str, tuple[torch.Tensor, ...]],
+        labels: torch.Tensor | None = None,
+        top_k: int | None = None,
+        output_logits: bool | None = None,
+    ) -> XMTCOutput:
+        if self.config.shortlist is None or labels is not None or output_logits:
+            return super().scan_labels(features, labels, top_k, output_logits)
+        return self._scan_shortlist(features, self._check_top_k(top_k))
+
+    def _scan_shortlist(self, features: dict[str, tuple[torch.Tensor, ...]], top_k: int) -> XMTCOutput:
+        """The best labels among those that the global branch ranks highest; local scores for these alone."""
+        if top_k > self.config.shortlist:
+            raise ValueError(
+                f"`top_k` is {top_k}, but the shortlist holds {self.config.shortlist} labels: ask for fewer, or raise "
+                "`config.shortlist`."
+            )
+        ranking = RunningTopK(self.config.shortlist)
+        for chunk in label_chunks(self.config.num_labels, self.global_head.chunk_size(features["global"])):
+            ranking.update(at_least_float(self.global_head.logits(features["global"], chunk)), chunk.start)
+        # In the order of the ids, so that of equal scores the lower id comes first.
+        label_ids, order = ranking.ids.sort(dim=1)  # (texts, shortlist)
+        # Labels chosen per text are gathered and scored for all texts at once.
+        size = max(1, self.local_head.chunk_size(features["local"]) // len(label_ids))
+        local = [
+            self.local_head.logits(features["local"], label_ids[:, chunk])
+            for chunk in label_chunks(label_ids.shape[1], size)
+        ]
+        branches = {"global": ranking.scores.gather(1, order), "local": at_least_float(torch.cat(local, dim=1))}
+        scores, columns = best_columns(mean_probability_logits(list(branches.values())), top_k)
+        return XMTCOutput(
+            top_k_ids=label_ids.gather(1, columns),
+            top_k_scores=scores.sigmoid(),
+            branch_top_k_ids={
+                name: label_ids.gather(1, best_columns(logits, top_k)[1]) for name, logits in branches.items()
+            },
+        )
 
     @torch.no_grad()
     def label_word_attention(

@@ -153,7 +153,9 @@ def test_save_and_load(model, tmp_path):
         loaded = auto_class.from_pretrained(tmp_path)
         assert type(loaded) is type(model)
         assert loaded.label_names == names
-        assert torch.equal(loaded(**batch).logits, expected.logits)
+        # Loaded weights lie elsewhere in memory, and products round by how their operands are aligned.
+        torch.testing.assert_close(loaded(**batch).logits, expected.logits, rtol=1e-4, atol=1e-5)
+        assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True))
     assert isinstance(AutoConfig.from_pretrained(tmp_path), type(model.config))
 
 
@@ -251,7 +253,6 @@ def test_chunk_size_changes_nothing(make_model, encoder_config, labels_per_chunk
     assert min(sizes) <= labels_per_chunk < NUM_LABELS
     torch.testing.assert_close(chunked(**batch).logits, whole(**batch).logits)
     assert torch.equal(chunked(**batch).top_k_ids, whole(**batch).top_k_ids)
-    # In training mode the loss of several chunks takes the path with recomputation.
     assert_same_gradients(gradients(whole, [batch]), gradients(chunked, [batch]))
 
 

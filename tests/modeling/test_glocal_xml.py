@@ -105,6 +105,8 @@ def test_label_bias_starts_at_the_log_odds():
         ({"temperature": 0}, "temperature"),
         ({"branches": "neither"}, "both, global, local"),
         ({"mlp_size": 0}, "mlp_size"),
+        ({"num_labels": 30, "shortlist": 9}, "at least `top_k`"),
+        ({"branches": "local", "shortlist": 20}, "branches='both'"),
     ],
 )
 def test_bad_configuration_is_refused(fields, message):
@@ -133,3 +135,44 @@ def test_from_encoder(encoder_folder):
         model.save_pretrained("unused", push_to_hub=True)
     with pytest.raises(ValueError, match="line break"):
         GlocalXMLForMultiLabel.from_encoder(encoder_folder, label_names=["a", "b\nc"])
+
+
+def test_shortlist_of_all_labels_is_exact():
+    """And a short one ranks what the global branch puts first."""
+    model = make(num_labels=40, top_k=4, label_bias=True)
+    input_ids = torch.randint(6, 60, (3, 7))
+    mask = torch.ones_like(input_ids)
+    mask[0, 4:] = 0
+    with torch.no_grad():
+        model.global_head.label_embeddings.weight.normal_()
+        exact = model(input_ids, mask)
+        model.config.shortlist = 40
+        # Small chunks, so that both branches see several.
+        model.global_head.chunk_bytes = model.local_head.chunk_bytes = 4000
+        every = model(input_ids, mask)
+        model.config.shortlist = 6
+        short = model(input_ids, mask)
+        predicted = model.predict_top_k(input_ids, mask)
+    assert every.logits is None
+    assert torch.equal(every.top_k_ids, exact.top_k_ids)
+    torch.testing.assert_close(every.top_k_scores, exact.top_k_scores)
+    for name in ("global", "local"):
+        assert torch.equal(every.branch_top_k_ids[name], exact.branch_top_k_ids[name])
+    assert torch.equal(predicted.top_k_ids, short.top_k_ids)
+    assert torch.equal(short.branch_top_k_ids["global"], exact.branch_top_k_ids["global"])
+    best = exact.logits.gather(1, short.top_k_ids)
+    torch.testing.assert_close(short.top_k_scores, best.sigmoid())
+    listed = model.global_head.logits(model.text_features(input_ids, mask)["global"], slice(0, 40)).topk(6).indices
+    order = exact.logits.gather(1, listed).argsort(dim=1, descending=True)
+    assert torch.equal(short.top_k_ids, listed.gather(1, order)[:, :4])
+
+
+def test_shortlist_leaves_loss_and_all_logits_exact():
+    model = make()
+    input_ids, labels = torch.tensor([[7, 8, 9]]), torch.tensor([[3]])
+    exact = model(input_ids, labels=labels, top_k=2)
+    model.config.shortlist = 2
+    assert torch.equal(model(input_ids, labels=labels, top_k=2).loss, exact.loss)
+    assert torch.equal(model(input_ids, top_k=2, output_logits=True).logits, exact.logits)
+    with pytest.raises(ValueError, match="shortlist holds 2"):
+        model(input_ids, top_k=3)
