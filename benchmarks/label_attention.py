@@ -9,10 +9,10 @@ the one the tests compare with (`tests/modeling/plain_label_attention.py`).
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -89,17 +89,18 @@ def measure_training(num_labels, repeats):
     products = {f"product {size}": matrix_product(size) for size in sizes}
     times = median_times({**training_tasks(num_labels), **products}, repeats)
     peak = max(2 * size**3 / times[f"product {size}"] for size in sizes)
-    plain_memory, fused_memory = peak_megabytes([(form, num_labels, HIDDEN, TEXTS) for form in ("plain", "fused")])
     return {
         "plain_seconds": times["plain"],
         "fused_seconds": times["fused"],
         "speedup": times["plain"] / times["fused"],
         "gemm_peak_gflops": peak / 1e9,
         "share_of_gemm_peak": folded_flops(num_labels) / times["fused"] / peak,
-        "plain_megabytes": plain_memory,
-        "fused_megabytes": fused_memory,
-        "memory_ratio": fused_memory / plain_memory,
     }
+
+
+def measure_memory(num_labels):
+    plain, fused = (peak_megabytes(form, num_labels, HIDDEN, TEXTS) for form in ("plain", "fused"))
+    return {"plain_megabytes": plain, "fused_megabytes": fused, "memory_ratio": fused / plain}
 
 
 def measure_prediction(num_labels, repeats):
@@ -133,21 +134,19 @@ def measure_prediction(num_labels, repeats):
 
 def measure_flat_memory():
     """Extra memory beyond parameters and gradients, which a step needs in any form."""
-    few, many = peak_megabytes([("fused", labels, FLAT_HIDDEN, FLAT_TEXTS) for labels in FLAT_LABELS])
+    few, many = (peak_megabytes("fused", labels, FLAT_HIDDEN, FLAT_TEXTS) for labels in FLAT_LABELS)
     sizes = {"labels": FLAT_LABELS, "hidden_size": FLAT_HIDDEN, "texts": FLAT_TEXTS}
     return {**sizes, "megabytes": [few, many], "ratio": many / few}
 
 
-def peak_megabytes(cases):
-    """Peak memory of one step beyond parameters and gradients, each case in a fresh process."""
-    processes = [
-        subprocess.Popen([sys.executable, __file__, "--peak", *map(str, case)], stdout=subprocess.PIPE, text=True)
-        for case in cases
-    ]
-    return [float(process.communicate()[0]) for process in processes]
+def peak_megabytes(*case):
+    """Peak memory of one step beyond parameters and gradients, in a process of its own."""
+    # Forked while this process has no threads yet: as fresh as a new interpreter, without importing all again.
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(step_peak, case)
 
 
-def print_peak(form, num_labels, hidden_size, texts):
+def step_peak(form, num_labels, hidden_size, texts):
     # A small step first, so that what libraries allocate once is not counted.
     training_tasks(50, hidden_size, texts)[form]()
     tasks = training_tasks(num_labels, hidden_size, texts)
@@ -156,7 +155,7 @@ def print_peak(form, num_labels, hidden_size, texts):
     # Resets the peak to what is in use now.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     tasks[form]()
-    print((memory_now("VmHWM") - before - gradients) / 1e6)
+    return (memory_now("VmHWM") - before - gradients) / 1e6
 
 
 def memory_now(field):
@@ -190,18 +189,14 @@ def main():
     parser.add_argument("--labels", type=int, nargs="+", default=[4000, 31000], help="numbers of labels")
     parser.add_argument("--repeats", type=int, default=3, help="interleaved repeats, of which the median is taken")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
-    parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.peak:
-        print_peak(arguments.peak[0], *map(int, arguments.peak[1:]))
-        return
-    results = {
-        labels: {**measure_training(labels, arguments.repeats), **measure_prediction(labels, arguments.repeats)}
-        for labels in arguments.labels
-    }
+    flat = measure_flat_memory()
+    results = {labels: measure_memory(labels) for labels in arguments.labels}
+    for labels, figures in results.items():
+        figures.update(measure_training(labels, arguments.repeats))
+        figures.update(measure_prediction(labels, arguments.repeats))
     print(f"texts {TEXTS}, tokens {TOKENS}, hidden {HIDDEN}, MLP {MLP}, fp32, {torch.get_num_threads()} threads")
     print_table(results)
-    flat = measure_flat_memory()
     few, many = (f"{megabytes:.0f} MB" for megabytes in flat["megabytes"])
     print(
         f"extra memory, fused, hidden {FLAT_HIDDEN}, texts {FLAT_TEXTS}: {few} at {FLAT_LABELS[0]:,} labels,", end=" "

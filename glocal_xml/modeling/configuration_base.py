@@ -24,7 +24,7 @@ class XMTCConfig(PreTrainedConfig):
             How many labels a prediction holds.
         max_logits_labels (`int`, *optional*, defaults to 50000):
             Up to this many labels an evaluation also returns `logits` over all of them; beyond it only on request.
-        label_chunk_bytes (`int`, *optional*, defaults to 16777216):
+        label_chunk_bytes (`int`, *optional*, defaults to 8388608):
             Memory that the scores of one chunk of labels may take. It bounds memory and changes no result; the default
             was the fastest on two CPU cores, a GPU may gain from more.
         initializer_range (`float`, *optional*, defaults to 0.02):
@@ -38,7 +38,7 @@ class XMTCConfig(PreTrainedConfig):
     num_labels: int = 2
     top_k: int = 10
     max_logits_labels: int = 50_000
-    label_chunk_bytes: int = 16 * 2**20
+    label_chunk_bytes: int = 8 * 2**20
     initializer_range: float | int = 0.02
 
     @property

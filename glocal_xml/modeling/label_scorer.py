@@ -1,5 +1,6 @@
 """What every head over the labels offers: loss in label chunks, and scores of a run of labels or of chosen ones."""
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -45,8 +46,9 @@ class LabelScorer(nn.Module):
         raise NotImplementedError
 
     def chunk_size(self, features: tuple[torch.Tensor, ...]) -> int:
-        """Number of labels of a chunk, from the memory budget."""
-        return min(self.num_labels, max(1, self.chunk_bytes // self.bytes_per_label(features)))
+        """Number of labels of a chunk, from the memory budget; chunks are of about equal size."""
+        most = max(1, self.chunk_bytes // self.bytes_per_label(features))
+        return math.ceil(self.num_labels / math.ceil(self.num_labels / most))
 
 
 def label_chunks(num_labels: int, chunk_size: int) -> Iterator[slice]:
@@ -65,8 +67,8 @@ def readable_weight(linear: nn.Module, name: str) -> torch.Tensor:
     plain = isinstance(linear, nn.Linear) and weight.is_floating_point() and not hasattr(weight, "to_local")
     if not plain:
         raise ValueError(
-            f"`{name}` is {type(linear).__name__} with a weight of type {type(weight).__name__}; heads over labels need "
-            "a plain `nn.Linear` of floating-point numbers: leave this module out of adapters, quantisation and "
+            f"`{name}` is {type(linear).__name__} with a weight of type {type(weight).__name__}; heads over labels "
+            "need a plain `nn.Linear` of floating-point numbers: leave this module out of adapters, quantisation and "
             "sharding of its own."
         )
     return weight

@@ -265,8 +265,7 @@ def _parallel_step(rank, folder):
 
 
 def test_two_processes_equal_one(tmp_path):
-    # Forked, since to import everything anew takes longer than the step.
-    torch.multiprocessing.start_processes(_parallel_step, (str(tmp_path),), nprocs=2, start_method="fork")
+    torch.multiprocessing.spawn(_parallel_step, (str(tmp_path),), nprocs=2)
     torch.manual_seed(0)
     head, hidden_states, mask, labels = make(texts=4)
     expected = gradients(2 * fused(head, hidden_states, mask, labels), head, hidden_states)
