@@ -11,7 +11,7 @@ def plain_attention_logits(head, hidden_states, attention_mask):
     """GlocalXML eq. 3-6 for all labels of a `LabelAttention`, in the order of the paper: weighted sum, then MLP."""
     keys = hidden_states @ head.key.weight.T  # (texts, tokens, hidden)
     values = hidden_states @ head.value.weight.T + head.value.bias  # (texts, tokens, hidden)
-    scores = torch.matmul(head.label_embeddings.weight, keys.transpose(1, 2)) / head.temperature
+    scores = torch.einsum("ld,btd->blt", head.label_embeddings.weight, keys) / head.temperature
     scores = scores.masked_fill(attention_mask[:, None] == 0, -torch.inf)  # (texts, labels, tokens)
     read = torch.softmax(scores, dim=-1) @ values  # (texts, labels, hidden)
     inner = torch.relu(nn.functional.linear(read, head.mlp_hidden.weight, head.mlp_hidden.bias))
