@@ -59,6 +59,6 @@ def test_loaded_by_path_offline_without_the_package(tmp_path):
     )
     assert process.returncode == 0, process.stderr
     name, package_imported, values = json.loads(process.stdout.splitlines()[-1])
-    assert name == "xmtc"
+    assert name == "xmtc_metrics"
     assert not package_imported
     assert values == pytest.approx(xmtc_metrics(PADDED_PREDICTIONS, REFERENCES, **OPTIONS), abs=1e-12)
