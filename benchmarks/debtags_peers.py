@@ -1,7 +1,7 @@
 """
 P@k of omikuji (a Parabel-style tree over TF-IDF) on debtags, by the metrics of this package, beside a run of our own.
 
-    pip install "glocal-xml[bench]"
+    pip install ".[bench]"
     python benchmarks/debtags_peers.py --results outputs/debtags/glocal_xml/results.json --json peers.json
 
 omikuji runs with its defaults on unigrams (min_df 2, sublinear tf), in this process on all cores.
