@@ -32,8 +32,8 @@ from glocal_xml import GlocalXMLConfig, GlocalXMLForMultiLabel  # noqa: E402
 from glocal_xml.modeling.label_attention import LabelAttention  # noqa: E402
 
 TEXTS, TOKENS, HIDDEN, MLP = 4, 256, 384, 128
-# The flat-memory measurement, with embeddings that fit small machines and one text to be quick.
-FLAT_LABELS, FLAT_HIDDEN, FLAT_TEXTS = (31_000, 500_000), 128, 1
+# The flat-memory measurement, with embeddings that fit small machines.
+FLAT_LABELS, FLAT_HIDDEN, FLAT_TEXTS = (31_000, 500_000), 128, 4
 CHUNK_BYTES = GlocalXMLConfig(encoder=BertConfig()).label_chunk_bytes
 SHORTLIST = 512
 
