@@ -170,6 +170,7 @@ def main(argv):
     bar = tqdm(total=total, initial=progress["epoch"] * steps_per_epoch, disable=args.disable_tqdm)
     for epoch in range(progress["epoch"], epochs):
         model.train()
+        accelerator.unwrap_model(model).start_epoch(epoch)
         train_loader.set_epoch(epoch)
         total_loss = 0.0
         for batch in train_loader:

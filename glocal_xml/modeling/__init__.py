@@ -4,8 +4,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 from .configuration_base import XMTCConfig
 from .configuration_glocal_xml import GlocalXMLConfig
-from .modeling_base import XMTCOutput, XMTCPreTrainedModel
+from .modeling_base import XMTCPreTrainedModel
 from .modeling_glocal_xml import GlocalXMLForMultiLabel
+from .modeling_output import XMTCOutput
 
 # A new family is one more row.
 FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {

@@ -1,122 +1,31 @@
-"""What every family shares: the encoder with chosen layers, prediction over label chunks, and label names on disk."""
+"""What every family shares: heads over labels on chosen layers of the encoder, loss and prediction in label chunks."""
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import AutoModel, PreTrainedModel
 from transformers import initialization as init
-from transformers.utils import ModelOutput
 
-from .configuration_base import XMTCConfig, make_config
-from .input_checks import check_inputs, check_label_ids, position_limit
+from .encoded_texts import EncodedTexts, encode_texts
+from .input_checks import check_label_ids, check_labels
 from .label_attention import LabelAttention
-from .label_names import check_label_names, find_label_names, write_label_names
 from .label_ranking import RunningTopK
 from .label_scorer import label_chunks
 from .losses import binary_cross_entropy_sum
+from .modeling_encoder import EncoderWithLabelNames
+from .modeling_output import XMTCOutput
+from .probabilities import at_least_float, mean_probability_logits
+
+# What the head of each branch reads of a batch of texts.
+Features = dict[str, tuple[torch.Tensor, ...]]
 
 
-@dataclass
-class XMTCOutput(ModelOutput):
+class XMTCPreTrainedModel(EncoderWithLabelNames):
     """
-    What a model for extreme multi-label text classification returns.
-
-    Args:
-        loss (`torch.Tensor`, *optional*): Training loss, when labels are given.
-        logits (`torch.Tensor` of shape `(texts, labels)`, *optional*): Their sigmoid is the final probability.
-        top_k_ids (`torch.Tensor` of shape `(texts, top_k)`, *optional*): Best labels, best first, lower id on a tie.
-        top_k_scores (`torch.Tensor` of shape `(texts, top_k)`, *optional*): Final probabilities of these labels.
-        branch_top_k_ids (`dict[str, torch.Tensor]`, *optional*): Best labels of each branch on its own.
+    Base of all families. A family defines its heads (`branch_heads`), the layers they read (`wanted_layers`) and what
+    they read of them (`head_features`); loss and prediction in label chunks come from here.
     """
-
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    top_k_ids: torch.Tensor | None = None
-    top_k_scores: torch.Tensor | None = None
-    branch_top_k_ids: dict[str, torch.Tensor] | None = None
-
-
-class EncodedTexts(NamedTuple):
-    """Token states of a batch with the attended tokens of every text moved to the front."""
-
-    last_hidden_state: torch.Tensor  # (texts, tokens, hidden)
-    layer_hidden_state: torch.Tensor | None  # (texts, tokens, hidden)
-    attention_mask: torch.Tensor  # (texts, tokens)
-    order: torch.Tensor  # (texts, tokens), where each token stood in the input
-
-
-class XMTCPreTrainedModel(PreTrainedModel):
-    """
-    Base of all families. A family defines `text_features` (tokens to what its heads read), `branch_logits` (features
-    to one logit per label and branch) and `forward`; prediction in label chunks and label names come from here.
-    """
-
-    config_class = XMTCConfig
-    base_model_prefix = "encoder"
-    main_input_name = "input_ids"
-    # Trainer would otherwise multiply the loss by the number of accumulation steps.
-    accepts_loss_kwargs = False
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-
-    def __init__(self, config: XMTCConfig, encoder: PreTrainedModel | None = None):
-        super().__init__(config)
-        self.encoder = AutoModel.from_config(config.encoder) if encoder is None else encoder
-        # No family reads it, and a parameter without a gradient stops data-parallel training.
-        if getattr(self.encoder, "pooler", None) is not None:
-            self.encoder.pooler = None
-        self.label_names: list[str] | None = None
-
-    @classmethod
-    def from_encoder(
-        cls,
-        encoder_name_or_path: str | os.PathLike,
-        *,
-        num_labels: int | None = None,
-        label_names: list[str] | None = None,
-        encoder_options: dict[str, Any] | None = None,
-        **config_fields: Any,
-    ) -> "XMTCPreTrainedModel":
-        """
-        Starts a model from a pretrained encoder, with fresh heads.
-
-        Args:
-            encoder_name_or_path: Folder or Hub id of any encoder that `AutoModel` loads.
-            num_labels: Size of the label space; may be left out when `label_names` is given.
-            label_names: Names of the labels, in the order of their ids; they travel with the weights.
-            encoder_options: Passed on to `AutoModel.from_pretrained`, such as `revision` or `token`.
-            config_fields: Fields of the configuration of this family.
-        """
-        if num_labels is None and label_names is None:
-            raise ValueError("`num_labels` is missing: pass it, or pass `label_names`.")
-        # Checkpoints in half precision would otherwise be trained in it.
-        options = {"dtype": torch.float32, **(encoder_options or {})}
-        try:
-            encoder = AutoModel.from_pretrained(encoder_name_or_path, **options)
-        except TypeError as error:
-            raise ValueError(f"The encoder does not take the options {encoder_options}: {error}.") from error
-        config = make_config(
-            cls.config_class,
-            config_fields,
-            # A copy: the composite would reset the attention implementation of the live object.
-            encoder=encoder.config.to_dict(),
-            attn_implementation=encoder.config._attn_implementation,
-            num_labels=len(label_names) if num_labels is None else num_labels,
-            # Trainer compares them with the tokenizer's.
-            **{name: getattr(encoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")},
-        )
-        model = cls(config, encoder=encoder)
-        model.encoder.config = config.encoder
-        model.set_label_names(label_names)
-        return model
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -128,14 +37,6 @@ class XMTCPreTrainedModel(PreTrainedModel):
             if module.label_bias is not None:
                 init.zeros_(module.label_bias)
 
-    def set_label_names(self, label_names: list[str] | None) -> None:
-        """Names the labels; the names are saved with the weights."""
-        if label_names is not None:
-            if len(label_names) != self.config.num_labels:
-                raise ValueError(f"{len(label_names)} label names for a model of {self.config.num_labels} labels.")
-            check_label_names(label_names)
-        self.label_names = None if label_names is None else list(label_names)
-
     @torch.no_grad()
     def start_label_bias(self, log_odds: torch.Tensor) -> None:
         """Starts the bias of every label at its training log-odds (`LabelSpace.log_odds`)."""
@@ -145,62 +46,92 @@ class XMTCPreTrainedModel(PreTrainedModel):
         for head in heads:
             head.label_bias.copy_(torch.as_tensor(log_odds))
 
+    def set_label_counts(self, label_counts: Sequence[int] | torch.Tensor) -> None:
+        """Tells the model how many training texts each label has; families that need it keep it with the weights."""
+
+    def start_epoch(self, epoch: int) -> None:
+        """Tells the model that an epoch of training begins, the first being 0; some losses change with it."""
+
+    def wanted_layers(self) -> set[int]:
+        """The layers that the heads read: 0 is the embedding output, `config.num_hidden_layers` the last one."""
+        raise NotImplementedError
+
+    def head_features(self, encoded: EncodedTexts) -> Features:
+        """What the head of each branch reads of the encoded texts."""
+        raise NotImplementedError
+
     def encode(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
-        layer: int | None = None,
     ) -> EncodedTexts:
-        """Runs the encoder and keeps the last layer and, where asked for, one other (0 is the embedding output)."""
-        attention_mask = check_inputs(input_ids, attention_mask, position_limit(self.encoder))
-        # Many encoders count positions from the first column, padding or not: attended tokens go to the front.
-        order = attention_mask.ne(0).int().argsort(dim=1, descending=True, stable=True)
-        inputs = {"input_ids": input_ids.gather(1, order), "attention_mask": attention_mask.gather(1, order)}
-        if token_type_ids is not None:
-            inputs["token_type_ids"] = token_type_ids.gather(1, order)
-        if self.config.encoder.model_type == "xlnet":
-            inputs["use_mems"] = False
-        if layer is None or layer == self.config.num_hidden_layers:
-            last = self.encoder(**inputs).last_hidden_state
-            return EncodedTexts(last, last, inputs["attention_mask"], order)
-        # Encoders that record outputs can keep one layer (counted without the embeddings); others keep all of them.
-        records = "hidden_states" in (getattr(type(self.encoder), "_can_record_outputs", None) or {})
-        one_layer = records and layer > 0
-        outputs = self.encoder(**inputs, output_hidden_states=[layer - 1] if one_layer else True)
-        chosen = outputs.hidden_states[layer - 1 if one_layer else layer]
-        return EncodedTexts(outputs.last_hidden_state, chosen, inputs["attention_mask"], order)
+        """Runs the encoder and keeps the layers that the heads read."""
+        return encode_texts(self.encoder, input_ids, attention_mask, token_type_ids, self.wanted_layers())
 
-    def document_token(self, encoded: EncodedTexts) -> torch.Tensor:
-        """State of the token that stands for the text: the first attended one, for XLNet the last."""
-        if self.config.encoder.model_type != "xlnet":
-            return encoded.last_hidden_state[:, 0]  # (texts, hidden)
-        last = encoded.attention_mask.ne(0).sum(dim=1) - 1  # (texts,)
-        return encoded.last_hidden_state[torch.arange(len(last), device=last.device), last]  # (texts, hidden)
-
-    def text_features(self, *inputs: torch.Tensor | None) -> dict[str, tuple[torch.Tensor, ...]]:
+    def text_features(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> Features:
         """What the head of each branch reads of a batch of texts."""
-        raise NotImplementedError
+        return self.head_features(self.encode(input_ids, attention_mask, token_type_ids))
 
     def branch_heads(self) -> dict[str, nn.Module]:
         """The head of each branch, by the name of the branch."""
         raise NotImplementedError
 
-    def branch_logits(
-        self, features: dict[str, tuple[torch.Tensor, ...]], label_ids: slice | torch.Tensor
-    ) -> dict[str, torch.Tensor]:
+    def branch_logits(self, features: Features, label_ids: slice | torch.Tensor) -> dict[str, torch.Tensor]:
         """Logits of each branch for a run of labels or for chosen ones; in single precision at least."""
         return {
             name: at_least_float(head.logits(features[name], label_ids)) for name, head in self.branch_heads().items()
         }
 
-    def branch_loss(self, features: dict[str, tuple[torch.Tensor, ...]], labels: torch.Tensor) -> torch.Tensor:
-        """Sum of the losses of the branches, each the mean over texts and labels."""
-        return sum(head.loss(features[name], labels) for name, head in self.branch_heads().items())
+    def label_loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The terms of the loss that go over all labels, each the mean over texts and labels."""
+        return {name: head.loss(features[name], labels) for name, head in self.branch_heads().items()}
+
+    def run_loss_terms(
+        self, logits: dict[str, torch.Tensor], labels: torch.Tensor, first_label: int
+    ) -> dict[str, torch.Tensor]:
+        """What a run of labels adds to the terms of `label_loss_terms`, summed over texts and labels, from logits."""
+        return {name: binary_cross_entropy_sum(scores, labels, first_label) for name, scores in logits.items()}
+
+    def further_loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Terms of the loss that do not go over all labels."""
+        return {}
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        top_k: int | None = None,
+        output_logits: bool | None = None,
+    ) -> XMTCOutput:
+        """
+        Args:
+            input_ids: Token ids, of shape (texts, tokens).
+            attention_mask: 1 for real tokens, 0 for padding on either side.
+            token_type_ids: Passed on to encoders that have them.
+            labels: Ids of the positive labels, of shape (texts, most labels of a text), padded with -100.
+            top_k: Number of labels to return in evaluation mode; the configuration's by default.
+            output_logits: Whether to return the logits of all labels; by default in evaluation mode, up to
+                `config.max_logits_labels` labels.
+        """
+        features = self.text_features(input_ids, attention_mask, token_type_ids)
+        if labels is not None:
+            labels = check_labels(labels, self.config.num_labels, len(input_ids))
+        if self.training and labels is not None and not output_logits:
+            terms = self.label_loss_terms(features, labels) | self.further_loss_terms(features, labels)
+            return _with_loss(XMTCOutput(), terms)
+        return self.scan_labels(features, labels, top_k, output_logits)
 
     def scan_labels(
         self,
-        features: dict[str, tuple[torch.Tensor, ...]],
+        features: Features,
         labels: torch.Tensor | None = None,
         top_k: int | None = None,
         output_logits: bool | None = None,
@@ -211,7 +142,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
             output_logits = num_labels <= self.config.max_logits_labels
         top_k = self._check_top_k(top_k)
         heads = self.branch_heads()
-        best, branch_best, kept, loss = RunningTopK(top_k), {name: RunningTopK(top_k) for name in heads}, [], None
+        best, branch_best = RunningTopK(top_k), {name: RunningTopK(top_k) for name in heads}
+        kept, terms = [], {}
         size = min(head.chunk_size(features[name]) for name, head in heads.items())
         for chunk in label_chunks(num_labels, size):
             logits = self.branch_logits(features, chunk)
@@ -220,17 +152,19 @@ class XMTCPreTrainedModel(PreTrainedModel):
             for name, ranking in branch_best.items():
                 ranking.update(logits[name], chunk.start)
             if labels is not None:
-                part = sum(binary_cross_entropy_sum(scores, labels, chunk.start) for scores in logits.values())
-                loss = part if loss is None else loss + part
+                for name, part in self.run_loss_terms(logits, labels, chunk.start).items():
+                    terms[name] = terms.get(name, 0.0) + part / (len(labels) * num_labels)
             if output_logits:
                 kept.append(final)
-        return XMTCOutput(
-            loss=None if loss is None else loss / (labels.shape[0] * num_labels),
+        if labels is not None:
+            terms |= self.further_loss_terms(features, labels)
+        output = XMTCOutput(
             logits=torch.cat(kept, dim=1) if output_logits else None,
             top_k_ids=best.ids,
             top_k_scores=best.scores.sigmoid(),
             branch_top_k_ids={name: ranking.ids for name, ranking in branch_best.items()} if len(heads) > 1 else None,
         )
+        return _with_loss(output, terms)
 
     @torch.no_grad()
     def predict_top_k(
@@ -265,48 +199,47 @@ class XMTCPreTrainedModel(PreTrainedModel):
         logits["final"] = mean_probability_logits(list(logits.values()))
         return {name: scores.sigmoid() for name, scores in logits.items()}
 
+    @torch.no_grad()
+    def label_word_attention(
+        self,
+        label_ids: torch.Tensor,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        branch: str | None = None,
+    ) -> torch.Tensor:
+        """
+        The weights with which chosen labels read the tokens, of shape (texts, chosen, tokens); zero on padding.
+
+        Args:
+            label_ids: The same labels for every text, of shape (chosen,), or labels per text, (texts, chosen).
+            branch: Which branch with label-word attention is meant; by default the first.
+        """
+        heads = {name: head for name, head in self.branch_heads().items() if isinstance(head, LabelAttention)}
+        if not heads:
+            raise ValueError(
+                f"This model has no label-word attention: its branches are {', '.join(self.branch_heads())}."
+            )
+        branch = next(iter(heads)) if branch is None else branch
+        if branch not in heads:
+            raise ValueError(f"`branch` must be one with label-word attention, {', '.join(heads)}, got {branch!r}.")
+        label_ids = check_label_ids(label_ids, self.config.num_labels, input_ids)
+        with evaluation_mode(self):
+            encoded = self.encode(input_ids, attention_mask, token_type_ids)
+            return encoded.in_input_order(heads[branch].attention(self.head_features(encoded)[branch], label_ids))
+
     def _check_top_k(self, top_k: int | None) -> int:
         top_k = self.config.top_k if top_k is None else top_k
         if top_k < 1:
             raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
         return min(top_k, self.config.num_labels)
 
-    def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
-        """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
-        if kwargs.get("push_to_hub"):
-            # It uploads only what it wrote itself, which the label names are not.
-            raise ValueError(
-                "`save_pretrained(push_to_hub=True)` would leave out label names; use `push_to_hub(repo)`."
-            )
-        if is_main_process:
-            # The code is saved under one Auto class; people also ask for the other.
-            if self._auto_class is not None:
-                code = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
-                known = getattr(self.config, "auto_map", None) or {}
-                self.config.auto_map = {**known, "AutoModelForSequenceClassification": code}
-            if self.label_names is not None:
-                write_label_names(save_directory, self.label_names)
-        return super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
 
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
-        """Loads weights and configuration as everywhere in Transformers, and the label names beside them."""
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        names = find_label_names(pretrained_model_name_or_path, **kwargs)
-        # A checkpoint loaded into another label space has no use for the old names.
-        if names is not None and len(names) == model.config.num_labels:
-            model.set_label_names(names)
-        return loaded
-
-
-def mean_probability_logits(logits: list[torch.Tensor]) -> torch.Tensor:
-    """The logits whose sigmoid is the mean of the sigmoids of several; in log space, so that it never saturates."""
-    if len(logits) == 1:
-        return logits[0]
-    stacked = torch.stack(logits)  # (branches, texts, labels)
-    log_sigmoid = nn.functional.logsigmoid
-    return log_sigmoid(stacked).logsumexp(dim=0) - log_sigmoid(-stacked).logsumexp(dim=0)
+def _with_loss(output: XMTCOutput, terms: dict[str, torch.Tensor]) -> XMTCOutput:
+    if terms:
+        output.loss = sum(terms.values())
+        output.loss_terms = {name: term.detach() for name, term in terms.items()}
+    return output
 
 
 @contextmanager
@@ -320,9 +253,4 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def at_least_float(logits: torch.Tensor) -> torch.Tensor:
-    """Half precision would make ties of close scores."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-__all__ = ["XMTCOutput", "XMTCPreTrainedModel"]
+__all__ = ["XMTCPreTrainedModel"]

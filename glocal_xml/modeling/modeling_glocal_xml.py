@@ -5,19 +5,14 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from .configuration_glocal_xml import GlocalXMLConfig
-from .input_checks import check_label_ids, check_labels
+from .encoded_texts import EncodedTexts
 from .label_attention import LabelAttention
 from .label_classifier import LabelClassifier
 from .label_ranking import RunningTopK, best_columns
 from .label_scorer import label_chunks
-from .modeling_base import (
-    EncodedTexts,
-    XMTCOutput,
-    XMTCPreTrainedModel,
-    at_least_float,
-    evaluation_mode,
-    mean_probability_logits,
-)
+from .modeling_base import Features, XMTCPreTrainedModel
+from .modeling_output import XMTCOutput
+from .probabilities import at_least_float, mean_probability_logits
 
 
 class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
@@ -49,60 +44,26 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
         heads = {"global": getattr(self, "global_head", None), "local": getattr(self, "local_head", None)}
         return {name: head for name, head in heads.items() if head is not None}
 
-    def text_features(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-    ) -> dict[str, tuple[torch.Tensor, ...]]:
-        encoded = self.encode(input_ids, attention_mask, token_type_ids, layer=self._wanted_layer())
+    def wanted_layers(self) -> set[int]:
+        layers = {"global": self.config.num_hidden_layers, "local": self.config.local_layer}
+        return {layers[branch] for branch in self.branch_heads()}
+
+    def head_features(self, encoded: EncodedTexts) -> Features:
         features = {}
         if self.config.branches != "local":
-            document_embedding = self.document_token(encoded)  # (texts, hidden)
+            document_embedding = encoded.document_token(self.config.num_hidden_layers)  # (texts, hidden)
             features["global"] = (document_embedding if self.pooler is None else self.pooler(document_embedding),)
         if self.config.branches != "global":
-            features["local"] = self._local_features(encoded)
+            hidden_states = encoded.hidden_states[self.config.local_layer]  # (texts, tokens, hidden)
+            # Table 4 of the paper: does the encoder gain from the gradient of the local branch?
+            if self.config.detach_local:
+                hidden_states = hidden_states.detach()
+            features["local"] = self.local_head.features(hidden_states, encoded.attention_mask)
         return features
-
-    def _wanted_layer(self) -> int | None:
-        return None if self.config.branches == "global" else self.config.local_layer
-
-    def _local_features(self, encoded: EncodedTexts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        hidden_states = encoded.layer_hidden_state  # (texts, tokens, hidden)
-        # Table 4 of the paper: does the encoder gain from the gradient of the local branch?
-        if self.config.detach_local:
-            hidden_states = hidden_states.detach()
-        return self.local_head.features(hidden_states, encoded.attention_mask)
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        top_k: int | None = None,
-        output_logits: bool | None = None,
-    ) -> XMTCOutput:
-        """
-        Args:
-            input_ids: Token ids, of shape (texts, tokens).
-            attention_mask: 1 for real tokens, 0 for padding on either side.
-            token_type_ids: Passed on to encoders that have them.
-            labels: Ids of the positive labels, of shape (texts, most labels of a text), padded with -100.
-            top_k: Number of labels to return in evaluation mode; the configuration's by default.
-            output_logits: Whether to return the logits of all labels; by default in evaluation mode, up to
-                `config.max_logits_labels` labels, unless `config.shortlist` spares most of them.
-        """
-        features = self.text_features(input_ids, attention_mask, token_type_ids)
-        if labels is not None:
-            labels = check_labels(labels, self.config.num_labels, len(input_ids))
-        if self.training and labels is not None and not output_logits:
-            return XMTCOutput(loss=self.branch_loss(features, labels))
-        return self.scan_labels(features, labels, top_k, output_logits)
 
     def scan_labels(
         self,
-        features: dict[str, tuple[torch.Tensor, ...]],
+        features: Features,
         labels: torch.Tensor | None = None,
         top_k: int | None = None,
         output_logits: bool | None = None,
@@ -111,7 +72,7 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
             return super().scan_labels(features, labels, top_k, output_logits)
         return self._scan_shortlist(features, self._check_top_k(top_k))
 
-    def _scan_shortlist(self, features: dict[str, tuple[torch.Tensor, ...]], top_k: int) -> XMTCOutput:
+    def _scan_shortlist(self, features: Features, top_k: int) -> XMTCOutput:
         """The best labels among those that the global branch ranks highest; local scores for these alone."""
         if top_k > self.config.shortlist:
             raise ValueError(
@@ -138,29 +99,6 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
                 name: label_ids.gather(1, best_columns(logits, top_k)[1]) for name, logits in branches.items()
             },
         )
-
-    @torch.no_grad()
-    def label_word_attention(
-        self,
-        label_ids: torch.Tensor,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """
-        The weights with which chosen labels read the tokens, of shape (texts, chosen, tokens); zero on padding.
-
-        Args:
-            label_ids: The same labels for every text, of shape (chosen,), or labels per text, (texts, chosen).
-        """
-        if self.config.branches == "global":
-            raise ValueError("This model has no label-word attention: it was built with `branches='global'`.")
-        label_ids = check_label_ids(label_ids, self.config.num_labels, input_ids)
-        with evaluation_mode(self):
-            encoded = self.encode(input_ids, attention_mask, token_type_ids, layer=self._wanted_layer())
-            weights = self.local_head.attention(self._local_features(encoded), label_ids)  # (texts, chosen, tokens)
-        # Back to where the tokens stood in the input.
-        return torch.zeros_like(weights).scatter(2, encoded.order.unsqueeze(1).expand_as(weights), weights)
 
 
 __all__ = ["GlocalXMLForMultiLabel"]

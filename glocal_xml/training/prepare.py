@@ -206,6 +206,7 @@ def build_model(model_args: ModelArguments, label_space: LabelSpace) -> XMTCPreT
         encoder_options=model_args.encoder_options,
         **model_args.model_config,
     )
+    model.set_label_counts(label_space.counts)
     if getattr(model.config, "label_bias", False):
         model.start_label_bias(label_space.log_odds())
     return model

@@ -18,9 +18,9 @@ FINAL = "final"
 
 
 def final_name(model: XMTCPreTrainedModel) -> str:
-    """What results call the final ranking: `both`, or the only branch there is."""
+    """What results call the final ranking: `both` of two branches, `all` of more, or the only branch there is."""
     branches = list(model.branch_heads())
-    return "both" if len(branches) > 1 else branches[0]
+    return {1: branches[0], 2: "both"}.get(len(branches), "all")
 
 
 def ranking_metrics(

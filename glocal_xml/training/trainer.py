@@ -12,7 +12,7 @@ from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback,
 from glocal_xml.data import LabelSpace, XMTCCollator
 
 from .arguments import XMTCTrainingArguments
-from .callbacks import RunReporter
+from .callbacks import EpochStarter, RunReporter
 from .report import FINAL, branch_metrics, final_name
 
 
@@ -33,6 +33,10 @@ class XMTCTrainer(Trainer):
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.add_callback(RunReporter(args.metrics_at, final_name(self.model)))
+        self.add_callback(EpochStarter())
+        # Sums of the terms of the loss, and of how many batches, since the last log.
+        self._loss_terms: dict[str, torch.Tensor] = {}
+        self._loss_batches = 0
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
 
@@ -49,6 +53,26 @@ class XMTCTrainer(Trainer):
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, model)
             self.optimizer = optimizer_class(groups, **options)
         return self.optimizer
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, torch.Tensor], return_outputs: bool = False, **kwargs: Any
+    ) -> Any:
+        """The loss as `Trainer` has it; in training the terms it consists of are kept for the log."""
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+        if model.training:
+            self._loss_batches += 1
+            for name, term in outputs["loss_terms"].items():
+                self._loss_terms[name] = self._loss_terms.get(name, 0.0) + term
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Logs, and beside the loss of the last steps the mean of each of its terms (those of this process)."""
+        if "loss" in logs and len(self._loss_terms) > 1:
+            means = {name: (total / self._loss_batches).item() for name, total in self._loss_terms.items()}
+            logs = logs | {f"{name}_loss": value for name, value in means.items()}
+        if "loss" in logs:
+            self._loss_terms, self._loss_batches = {}, 0
+        super().log(logs, start_time)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler | None:
         # Transformers would group evaluation texts by length too, and predictions must stay beside their texts.

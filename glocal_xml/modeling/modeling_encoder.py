@@ -1,0 +1,112 @@
+"""A pretrained encoder with label names: how a model starts, is saved and is loaded again."""
+
+import os
+from typing import Any
+
+import torch
+from transformers import AutoModel, PreTrainedModel
+
+from .configuration_base import XMTCConfig, make_config
+from .label_names import check_label_names, find_label_names, write_label_names
+
+
+class EncoderWithLabelNames(PreTrainedModel):
+    """A text encoder, and the names of the labels, which are saved beside the weights."""
+
+    config_class = XMTCConfig
+    base_model_prefix = "encoder"
+    main_input_name = "input_ids"
+    # Trainer would otherwise multiply the loss by the number of accumulation steps.
+    accepts_loss_kwargs = False
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    def __init__(self, config: XMTCConfig, encoder: PreTrainedModel | None = None):
+        super().__init__(config)
+        self.encoder = AutoModel.from_config(config.encoder) if encoder is None else encoder
+        # No family reads it, and a parameter without a gradient stops data-parallel training.
+        if getattr(self.encoder, "pooler", None) is not None:
+            self.encoder.pooler = None
+        self.label_names: list[str] | None = None
+
+    @classmethod
+    def from_encoder(
+        cls,
+        encoder_name_or_path: str | os.PathLike,
+        *,
+        num_labels: int | None = None,
+        label_names: list[str] | None = None,
+        encoder_options: dict[str, Any] | None = None,
+        **config_fields: Any,
+    ) -> "EncoderWithLabelNames":
+        """
+        Starts a model from a pretrained encoder, with fresh heads.
+
+        Args:
+            encoder_name_or_path: Folder or Hub id of any encoder that `AutoModel` loads.
+            num_labels: Size of the label space; may be left out when `label_names` is given.
+            label_names: Names of the labels, in the order of their ids; they travel with the weights.
+            encoder_options: Passed on to `AutoModel.from_pretrained`, such as `revision` or `token`.
+            config_fields: Fields of the configuration of this family.
+        """
+        if num_labels is None and label_names is None:
+            raise ValueError("`num_labels` is missing: pass it, or pass `label_names`.")
+        # Checkpoints in half precision would otherwise be trained in it.
+        options = {"dtype": torch.float32, **(encoder_options or {})}
+        try:
+            encoder = AutoModel.from_pretrained(encoder_name_or_path, **options)
+        except TypeError as error:
+            raise ValueError(f"The encoder does not take the options {encoder_options}: {error}.") from error
+        config = make_config(
+            cls.config_class,
+            config_fields,
+            # A copy: the composite would reset the attention implementation of the live object.
+            encoder=encoder.config.to_dict(),
+            attn_implementation=encoder.config._attn_implementation,
+            num_labels=len(label_names) if num_labels is None else num_labels,
+            # Trainer compares them with the tokenizer's.
+            **{name: getattr(encoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")},
+        )
+        model = cls(config, encoder=encoder)
+        model.encoder.config = config.encoder
+        model.set_label_names(label_names)
+        return model
+
+    def set_label_names(self, label_names: list[str] | None) -> None:
+        """Names the labels; the names are saved with the weights."""
+        if label_names is not None:
+            if len(label_names) != self.config.num_labels:
+                raise ValueError(f"{len(label_names)} label names for a model of {self.config.num_labels} labels.")
+            check_label_names(label_names)
+        self.label_names = None if label_names is None else list(label_names)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
+        """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
+        if kwargs.get("push_to_hub"):
+            # It uploads only what it wrote itself, which the label names are not.
+            raise ValueError(
+                "`save_pretrained(push_to_hub=True)` would leave out label names; use `push_to_hub(repo)`."
+            )
+        if is_main_process:
+            # The code is saved under one Auto class; people also ask for the other.
+            if self._auto_class is not None:
+                code = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
+                known = getattr(self.config, "auto_map", None) or {}
+                self.config.auto_map = {**known, "AutoModelForSequenceClassification": code}
+            if self.label_names is not None:
+                write_label_names(save_directory, self.label_names)
+        return super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
+        """Loads weights and configuration as everywhere in Transformers, and the label names beside them."""
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        names = find_label_names(pretrained_model_name_or_path, **kwargs)
+        # A checkpoint loaded into another label space has no use for the old names.
+        if names is not None and len(names) == model.config.num_labels:
+            model.set_label_names(names)
+        return loaded

@@ -1,0 +1,18 @@
+"""Probabilities of several heads as logits, so that nothing saturates and no digit is lost."""
+
+import torch
+from torch import nn
+
+
+def mean_probability_logits(logits: list[torch.Tensor]) -> torch.Tensor:
+    """The logits whose sigmoid is the mean of the sigmoids of several."""
+    if len(logits) == 1:
+        return logits[0]
+    stacked = torch.stack(logits)  # (branches, texts, labels)
+    log_sigmoid = nn.functional.logsigmoid
+    return log_sigmoid(stacked).logsumexp(dim=0) - log_sigmoid(-stacked).logsumexp(dim=0)
+
+
+def at_least_float(logits: torch.Tensor) -> torch.Tensor:
+    """Half precision would make ties of close scores."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
