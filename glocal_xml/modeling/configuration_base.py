@@ -32,7 +32,7 @@ class XMTCConfig(PreTrainedConfig):
     """
 
     sub_configs_defaults = {"encoder": SubConfigSpec(config_class=AutoConfig, model_type="bert")}
-    keys_to_ignore_at_inference = ["top_k_ids", "top_k_scores", "branch_top_k_ids"]
+    keys_to_ignore_at_inference = ["top_k_ids", "top_k_scores", "branch_top_k_ids", "loss_terms"]
 
     encoder: PreTrainedConfig | dict | None = None
     num_labels: int = 2
