@@ -3,7 +3,7 @@
 from glocal_xml.data import LabelSpace, load_xmtc_dataset
 from glocal_xml.explain import explain
 from glocal_xml.metrics import xmtc_metrics
-from glocal_xml.modeling import GlocalXMLConfig, GlocalXMLForMultiLabel
+from glocal_xml.modeling import GlocalXMLConfig, GlocalXMLForMultiLabel, MEXMLConfig, MEXMLForMultiLabel
 from glocal_xml.pretrained import minilm_path
 from glocal_xml.version import __version__
 
@@ -11,6 +11,8 @@ __all__ = [
     "GlocalXMLConfig",
     "GlocalXMLForMultiLabel",
     "LabelSpace",
+    "MEXMLConfig",
+    "MEXMLForMultiLabel",
     "__version__",
     "explain",
     "load_xmtc_dataset",

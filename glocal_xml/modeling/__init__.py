@@ -4,13 +4,16 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 from .configuration_base import XMTCConfig
 from .configuration_glocal_xml import GlocalXMLConfig
+from .configuration_me_xml import MEXMLConfig
 from .modeling_base import XMTCPreTrainedModel
 from .modeling_glocal_xml import GlocalXMLForMultiLabel
+from .modeling_me_xml import MEXMLForMultiLabel
 from .modeling_output import XMTCOutput
 
 # A new family is one more row.
 FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
     GlocalXMLConfig: GlocalXMLForMultiLabel,
+    MEXMLConfig: MEXMLForMultiLabel,
 }
 
 for config_class, model_class in FAMILIES.items():
@@ -25,6 +28,8 @@ __all__ = [
     "FAMILIES",
     "GlocalXMLConfig",
     "GlocalXMLForMultiLabel",
+    "MEXMLConfig",
+    "MEXMLForMultiLabel",
     "XMTCConfig",
     "XMTCOutput",
     "XMTCPreTrainedModel",

@@ -1,5 +1,7 @@
 """Checks of what models are called with: errors that say what to do, instead of nonsense or an obscure failure."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -90,3 +92,19 @@ def check_label_ids(label_ids: torch.Tensor, num_labels: int, input_ids: torch.T
             f"`label_ids` must lie in 0 to {num_labels - 1}, got {label_ids.min().item()} to {label_ids.max().item()}."
         )
     return label_ids.expand(len(input_ids), -1).long()
+
+
+def check_label_counts(label_counts: Sequence[int] | torch.Tensor, num_labels: int) -> torch.Tensor:
+    """Checks how many training texts each label has; returns the counts as a tensor."""
+    counts = torch.as_tensor(label_counts)
+    if counts.is_floating_point() or counts.shape != (num_labels,):
+        raise ValueError(
+            f"`label_counts` must hold one whole number for each of the {num_labels} labels, got {counts.dtype} of "
+            f"shape {tuple(counts.shape)}; `LabelSpace.counts` has them."
+        )
+    if counts.min() < 0 or counts.max() == 0:
+        raise ValueError(
+            f"`label_counts` must not be negative nor all zero, got {counts.min().item()} to {counts.max().item()}; "
+            "give the number of training texts of each label."
+        )
+    return counts

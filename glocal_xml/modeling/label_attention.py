@@ -13,7 +13,8 @@ from .label_scorer import LabelScorer, readable_weight
 class LabelAttention(LabelScorer):
     """
     The local branch of GlocalXML (eq. 3-6): label embeddings are queries over the token states of a text, and one MLP
-    shared by all labels turns the weighted sum of the values into a logit.
+    shared by all labels turns the weighted sum of the values into a logit. Without projections, an attention expert
+    of ME-XML (eq. 2-4): the token states themselves are keys and values.
 
     The weights of a label sum to one, so the first layer of the MLP commutes with the weighted sum. Tokens are
     therefore projected to the width of the MLP once (`features`), and no vector of the hidden size is ever made per
@@ -28,6 +29,7 @@ class LabelAttention(LabelScorer):
         mlp_size: Width of the hidden layer of the MLP.
         temperature: Divides the scores before the softmax.
         bias: Whether each label has a bias; the paper has none.
+        projections: Whether keys and values are linear maps of the token states.
     """
 
     def __init__(
@@ -38,12 +40,13 @@ class LabelAttention(LabelScorer):
         mlp_size: int,
         temperature: float = 1.0,
         bias: bool = False,
+        projections: bool = True,
     ):
         super().__init__(num_labels, chunk_bytes)
         self.temperature = temperature
         # A bias of the keys would shift all scores of a label alike and vanish in the softmax.
-        self.key = nn.Linear(hidden_size, hidden_size, bias=False)
-        self.value = nn.Linear(hidden_size, hidden_size)
+        self.key = nn.Linear(hidden_size, hidden_size, bias=False) if projections else nn.Identity()
+        self.value = nn.Linear(hidden_size, hidden_size) if projections else nn.Identity()
         # Linear rather than a bare parameter, so that sharding and quantisation know what it is.
         self.label_embeddings = nn.Linear(hidden_size, num_labels, bias=False)
         self.mlp_hidden = nn.Linear(hidden_size, mlp_size)
@@ -56,7 +59,8 @@ class LabelAttention(LabelScorer):
         """Keys, values folded through the first layer of the MLP, and the mask of the real tokens."""
         keys = self.key(hidden_states)  # (texts, tokens, hidden)
         values = self.mlp_hidden(self.value(hidden_states))  # (texts, tokens, mlp)
-        return keys, values, attention_mask.bool()
+        # Under autocast token states may come in single precision, and no projection turns them into half.
+        return keys.to(values.dtype), values, attention_mask.bool()
 
     def attention(
         self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], label_ids: slice | torch.Tensor

@@ -33,7 +33,8 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         if isinstance(module, LabelAttention):
             # With 0.02 throughout, keys and values are so small that the attention stays flat for an epoch.
             for linear in (module.key, module.value, module.mlp_hidden, module.mlp_output):
-                init.xavier_uniform_(linear.weight)
+                if isinstance(linear, nn.Linear):
+                    init.xavier_uniform_(linear.weight)
             if module.label_bias is not None:
                 init.zeros_(module.label_bias)
 

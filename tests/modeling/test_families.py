@@ -1,5 +1,6 @@
 """The contract of every family, on tiny random encoders of every kind."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -10,9 +11,11 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
-from glocal_xml.modeling import FAMILIES, GlocalXMLConfig
+from glocal_xml.modeling import FAMILIES, GlocalXMLConfig, MEXMLConfig
+from glocal_xml.modeling.label_attention import LabelAttention
 
 NUM_LABELS = 23
+LABEL_COUNTS = torch.arange(1, NUM_LABELS + 1).flip(0)
 # What a family is tried with: its defaults at a small size, and each of its modes.
 CASES = {
     "glocal_xml": (GlocalXMLConfig, {"mlp_size": 8}),
@@ -23,6 +26,47 @@ CASES = {
         GlocalXMLConfig,
         {"mlp_size": 16, "branches": "local", "local_layer": 0, "temperature": 0.5, "label_bias": True},
     ),
+    "me_xml": (MEXMLConfig, {"mlp_size": 8, "label_bias": True, "diversity_weight": 0.3, "diversity_start_epoch": 0}),
+    "me_xml-three-experts": (
+        MEXMLConfig,
+        {
+            "experts": ["A-0", "A-2", "D-3+1"],
+            "mlp_size": 8,
+            "document_mlp_size": 12,
+            "label_bias": True,
+            "diversity_weight": 0.3,
+            "diversity_start_epoch": 0,
+        },
+    ),
+    "me_xml-collaborative": (
+        MEXMLConfig,
+        {"mlp_size": 8, "label_bias": True, "training_loss": "collaborative", "diversity_weight": 0},
+    ),
+}
+
+
+def binary_cross_entropy(logits, target):
+    return torch.nn.functional.binary_cross_entropy_with_logits(logits, target)
+
+
+def mean_loss_and_diversity(model, branches, target):
+    """ME-XML eq. 5-10, written out over all labels."""
+    experts = list(branches.values())
+    if model.config.training_loss == "collaborative":
+        return binary_cross_entropy(sum(experts) / len(experts), target)
+    diversity = torch.zeros(())
+    pairs = list(itertools.combinations([logits.sigmoid() for logits in experts], 2))
+    for p, q in pairs:
+        divergence = p * torch.log(p / q) + (1 - p) * torch.log((1 - p) / (1 - q))
+        diversity -= (target * (1 - torch.maximum(p, q)) / LABEL_COUNTS * divergence).sum(dim=1).mean() / len(pairs)
+    individual = sum(binary_cross_entropy(logits, target) for logits in experts) / len(experts)
+    return individual + model.config.diversity_weight * diversity
+
+
+# The loss of a family from the logits of its branches over all labels, as its paper writes it.
+PLAIN_LOSSES = {
+    "glocal_xml": lambda model, branches, target: sum(binary_cross_entropy(x, target) for x in branches.values()),
+    "me_xml": mean_loss_and_diversity,
 }
 
 
@@ -41,6 +85,7 @@ def make_model(case):
             encoder=encoder_config.to_dict(), **{"num_labels": NUM_LABELS, "top_k": 5, **fields, **overrides}
         )
         model = FAMILIES[config_class](config)
+        model.set_label_counts(LABEL_COUNTS)
         # Fresh heads score so close to zero that wrong code could pass by comparing almost nothing.
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -86,12 +131,12 @@ def test_forward(model):
         output = model(**batch)
         branches = model.branch_logits(model.text_features(batch["input_ids"], batch["attention_mask"]), slice(0, 23))
     assert output.logits.shape == (8, NUM_LABELS)
-    # The final probability is the mean of the branches', the loss the sum of their cross-entropies.
+    # The final probability is the mean of the branches'.
     probability = torch.stack([logits.sigmoid() for logits in branches.values()]).mean(dim=0)
     torch.testing.assert_close(output.logits.sigmoid(), probability)
     target = multi_hot(batch["labels"])
-    loss = sum(torch.nn.functional.binary_cross_entropy_with_logits(logits, target) for logits in branches.values())
-    torch.testing.assert_close(output.loss, loss)
+    torch.testing.assert_close(output.loss, PLAIN_LOSSES[model.config.model_type](model, branches, target))
+    torch.testing.assert_close(sum(output.loss_terms.values()), output.loss)
     scores, ids = output.logits.sort(dim=1, descending=True, stable=True)
     assert torch.equal(output.top_k_ids, ids[:, :5])
     torch.testing.assert_close(output.top_k_scores, scores[:, :5].sigmoid())
@@ -122,7 +167,7 @@ def test_prediction_and_chosen_labels_agree_with_forward(model):
 
 
 def test_label_word_attention(model):
-    if model.config.branches == "global":
+    if not any(isinstance(head, LabelAttention) for head in model.branch_heads().values()):
         with pytest.raises(ValueError, match="no label-word attention"):
             model.label_word_attention(torch.tensor([1]), torch.tensor([[7]]))
         return
@@ -155,7 +200,9 @@ def test_save_and_load(model, tmp_path):
         assert loaded.label_names == names
         # Loaded weights lie elsewhere in memory, and products round by how their operands are aligned.
         torch.testing.assert_close(loaded(**batch).logits, expected.logits, rtol=1e-4, atol=1e-5)
-        assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True))
+        state = loaded.state_dict()
+        assert state.keys() == model.state_dict().keys()
+        assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
     assert isinstance(AutoConfig.from_pretrained(tmp_path), type(model.config))
 
 
@@ -188,6 +235,7 @@ def test_loads_as_remote_code_without_the_package(family, tmp_path):
 
     config_class, fields = CASES[family]
     model = FAMILIES[config_class](config_class(encoder=ENCODER_CONFIGS["bert"](), num_labels=NUM_LABELS, **fields))
+    model.set_label_counts(LABEL_COUNTS)
     model.eval().set_label_names([f"name {i}" for i in range(NUM_LABELS)])
     model.save_pretrained(tmp_path / "model")
     batch = make_batch(model)
@@ -316,6 +364,7 @@ def test_half_a_million_labels(family, tmp_path):
         encoder=ENCODER_CONFIGS["bert"](), **{**fields, "num_labels": 500_000, "label_chunk_bytes": 2**20}
     )
     model = FAMILIES[config_class](config).eval()
+    model.set_label_counts(torch.arange(500_000, 0, -1))
     model.set_label_names([f"a label of quite ordinary length, number {i}" for i in range(500_000)])
     model.save_pretrained(tmp_path)
     assert (tmp_path / "config.json").stat().st_size < 5_000

@@ -1,0 +1,111 @@
+"""Configuration of ME-XML."""
+
+import re
+from dataclasses import field
+from typing import NamedTuple
+
+from huggingface_hub.dataclasses import strict
+
+from .configuration_base import XMTCConfig
+
+TRAINING_LOSSES = ("individual", "collaborative")
+
+
+class Expert(NamedTuple):
+    """One expert: `A` reads the words of its layer by label-word attention, `D` the document token of its layers."""
+
+    kind: str
+    layers: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{'+'.join(map(str, self.layers))}"
+
+
+@strict
+class MEXMLConfig(XMTCConfig):
+    """
+    Configuration of [`MEXMLForMultiLabel`]; the defaults are those of the paper (*Extreme Multi-label Text
+    Classification with Multi-layer Experts*). Shared fields are described in [`XMTCConfig`].
+
+    Args:
+        experts (`list[str]`, *optional*, defaults to `["A-1", "D--1"]`):
+            What the experts read. `"A-1"`: label-word attention on layer 1. `"D-12"`: the document token of layer 12;
+            `"D-12+1"` concatenates those of two layers. 0 is the embedding output, and negative layers count from the
+            top: `"D--1"` is the last one. Experts are called by what they read, `D--1` of twelve layers `D-12`.
+        training_loss (`str`, *optional*, defaults to `"individual"`):
+            `"individual"` (mean of the experts' cross-entropies) or `"collaborative"` (cross-entropy of the mean of
+            their logits, eq. 5; an ablation of the paper, and slower).
+        diversity_weight (`float`, *optional*, defaults to 0.01):
+            Weight of the diversity loss (alpha of eq. 10); 0 leaves it out. It needs training frequencies
+            (`model.set_label_counts`) and at least two experts.
+        diversity_start_epoch (`int`, *optional*, defaults to 3):
+            Epoch at whose begin the diversity loss sets in, the first being 0; the paper says "a few epochs".
+        mlp_size (`int`, *optional*, defaults to 256):
+            Width of the hidden layer of the MLP of attention experts.
+        document_mlp_size (`int`, *optional*):
+            Width of the hidden layer of the MLP of document experts; the hidden size of the encoder when left out.
+        label_bias (`bool`, *optional*, defaults to `False`):
+            Adds one bias per label to each expert; see [`GlocalXMLConfig`].
+    """
+
+    model_type = "me_xml"
+
+    experts: list[str] = field(default_factory=lambda: ["A-1", "D--1"])
+    training_loss: str = "individual"
+    diversity_weight: float | int = 0.01
+    diversity_start_epoch: int = 3
+    mlp_size: int = 256
+    document_mlp_size: int | None = None
+    label_bias: bool = False
+
+    @property
+    def parsed_experts(self) -> list[Expert]:
+        return [parse_expert(name, self.num_hidden_layers) for name in self.experts]
+
+    def validate_experts(self):
+        """Part of the checks that `@strict` runs at construction and before saving."""
+        names = [expert.name for expert in self.parsed_experts]
+        if not names:
+            raise ValueError("`experts` is empty: name at least one, such as 'D--1'.")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"`experts` {self.experts} holds {', '.join(twice)} twice: name each expert once.")
+        if self.training_loss not in TRAINING_LOSSES:
+            raise ValueError(
+                f"`training_loss` must be one of {', '.join(TRAINING_LOSSES)}, got {self.training_loss!r}."
+            )
+        for name in ("diversity_weight", "diversity_start_epoch"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}.")
+        for name in ("mlp_size", "document_mlp_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+
+
+def parse_expert(name: str, num_layers: int) -> Expert:
+    """What `"A-1"`, `"D-12+1"` or `"D--1"` stands for in an encoder of `num_layers` layers."""
+    match = re.fullmatch(r"([AD])-(-?\d+(?:\+-?\d+)*)", name)
+    if match is None:
+        raise ValueError(
+            f"The expert {name!r} is not understood: write 'A-1' for label-word attention on layer 1, "
+            f"'D-{num_layers}' for the document token of layer {num_layers}, 'D-{num_layers}+1' for those of two."
+        )
+    kind, numbers = match[1], [int(number) for number in match[2].split("+")]
+    layers = tuple(number + num_layers + 1 if number < 0 else number for number in numbers)
+    if not all(0 <= layer <= num_layers for layer in layers):
+        raise ValueError(
+            f"The expert {name!r} is on a layer that this encoder does not have: layers go from 0 (embedding output) "
+            f"to {num_layers}, or from -1 (last) to {-num_layers - 1} counted from the top."
+        )
+    if len(set(layers)) < len(layers):
+        raise ValueError(f"The expert {name!r} reads a layer twice: name each layer once.")
+    if kind == "A" and len(layers) > 1:
+        raise ValueError(
+            f"The expert {name!r} attends to several layers; label-word attention reads one: write an expert for "
+            f"each, such as {', '.join(repr(f'A-{layer}') for layer in layers)}."
+        )
+    return Expert(kind, layers)
+
+
+__all__ = ["MEXMLConfig"]
