@@ -26,7 +26,7 @@ from transformers import AutoModel, get_scheduler
 from transformers.trainer_pt_utils import get_parameter_names
 
 from glocal_xml.data import XMTCCollator, tokenize
-from glocal_xml.training import branch_metrics, parameter_groups, parse_arguments
+from glocal_xml.training import branch_metrics, card_of_run, parameter_groups, parse_arguments
 from glocal_xml.training.callbacks import evaluation_line
 from glocal_xml.training.prepare import (
     build_model,
@@ -36,11 +36,21 @@ from glocal_xml.training.prepare import (
     load_tokenizer,
     settle_metrics,
 )
-from glocal_xml.training.report import FINAL, environment, final_name, result_rows, results_table, run_settings
+from glocal_xml.training.report import (
+    FINAL,
+    data_facts,
+    environment,
+    final_name,
+    hub_ids,
+    result_rows,
+    results_table,
+    run_settings,
+)
 from glocal_xml.training.run_folder import (
     check_run_folder,
     clear_run_folder,
     prediction_lines,
+    write_card,
     write_predictions,
     write_results,
 )
@@ -205,7 +215,13 @@ def main(argv):
         save_state(accelerator, state_folder, progress)
 
     # 6. The best model, on the test texts.
-    results = {"settings": run_settings(model_args, data_args, args), "environment": environment(args)}
+    data_args.max_length = tokenizer.model_max_length
+    results = {
+        "settings": run_settings(model_args, data_args, args),
+        "hub_ids": hub_ids(model_args, data_args),
+        "data": data_facts(texts, label_space),
+        "environment": environment(args),
+    }
     accelerator.wait_for_everyone()
     best = AutoModel.from_pretrained(args.output_dir).to(accelerator.device)
     for name in ("validation", "test"):
@@ -220,6 +236,7 @@ def main(argv):
                 write_predictions(args.output_dir, lines)
     if accelerator.is_main_process:
         logger.info("results: %s", write_results(args.output_dir, results))
+        write_card(args.output_dir, card_of_run(args.output_dir)[1])
     accelerator.end_training()
 
 

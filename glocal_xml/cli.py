@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 
+from glocal_xml.atomic_file import write_atomically
 from glocal_xml.version import __version__
 
 USAGE = """usage: glocal-xml COMMAND [ARGUMENTS]
@@ -13,14 +14,16 @@ commands:
   train [RECIPE.yaml] [OPTIONS]       train, evaluate and predict in one run
   evaluate MODEL TEST_FILE [OPTIONS]  metrics of a trained model on texts with labels
   predict MODEL TEXT_FILE [OPTIONS]   names and scores of the best labels of each text
+  card RUN [--output FILE]            model card of a trained run, from its folder or its results.json
 
 examples:
   glocal-xml train --encoder minilm --train_file train.jsonl --test_file test.jsonl --output_dir outputs/tags
   glocal-xml train examples/recipes/debtags/glocal_xml.yaml --num_train_epochs 1
   glocal-xml evaluate outputs/tags other.jsonl --output_dir outputs/tags-other
   glocal-xml predict outputs/tags new.jsonl --output_dir outputs/tags-new
+  glocal-xml card outputs/tags
 
-`glocal-xml train --help` lists the options, which are the same for all commands.
+`glocal-xml train --help` lists the options, which are the same for train, evaluate and predict.
 """
 
 
@@ -63,8 +66,29 @@ def _with_model(command: str, file_option: str) -> Callable[[list[str]], None]:
     return start
 
 
+def _card(arguments: list[str]) -> None:
+    match arguments:
+        case ["-h" | "--help"]:
+            print(USAGE, end="")
+            return
+        case [source] if not source.startswith("-"):
+            output = None
+        case [source, "--output", output]:
+            pass
+        case _:
+            raise ValueError("card needs a run: `glocal-xml card RUN_FOLDER [--output FILE]`")
+    from glocal_xml.training import card_of_run
+
+    _, card = card_of_run(source)
+    if output is None:
+        print(card, end="")
+    else:
+        write_atomically(output, card)
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": _train,
     "evaluate": _with_model("evaluate", "--test_file"),
     "predict": _with_model("predict", "--predict_file"),
+    "card": _card,
 }

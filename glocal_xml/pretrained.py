@@ -3,6 +3,8 @@
 from importlib.util import find_spec
 from pathlib import Path
 
+MINILM_HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
+
 
 def minilm_path() -> str:
     """Folder of all-MiniLM-L6-v2 (a BERT of 22.7 million parameters) from the extra `minilm`."""

@@ -19,7 +19,7 @@ ALLOWED = {
     "version": set(),
     "explain": {"modeling"},
     "__main__": {"cli"},
-    "cli": {"training", "version"},
+    "cli": {"atomic_file", "training", "version"},
     "__init__": {"data", "explain", "metrics", "modeling", "pretrained", "version"},
 }
 # Rooms whose files may only import these packages: they are copied to the Hub, or must stay light.

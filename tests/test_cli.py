@@ -24,6 +24,9 @@ def test_help_and_version(capsys):
         (["train"], "Nothing to do"),
         (["train", "--encoder", "x", "--train_file", "missing.jsonl"], "missing.jsonl"),
         (["train", "missing.yaml"], "no recipe"),
+        (["card"], "card RUN_FOLDER"),
+        (["card", "run", "--outptu", "x"], "card RUN_FOLDER"),
+        (["card", "no_such_run"], "no_such_run"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):

@@ -16,7 +16,8 @@ from ..atomic_file import write_atomically
 _NAMES_FILE = "labels.txt"
 _COUNTS_FILE = "label_counts.json"
 LABEL_SPACE_FILES = (_NAMES_FILE, _COUNTS_FILE)
-_BAND_LIMITS = {"unseen": (0, 0), "few": (1, 20), "medium": (21, 100), "many": (101, math.inf)}
+# Fewest and most training texts of the labels of a band.
+BAND_LIMITS = {"unseen": (0, 0), "few": (1, 20), "medium": (21, 100), "many": (101, math.inf)}
 
 
 @dataclass
@@ -116,7 +117,7 @@ class LabelSpace:
         counts = self._all_counts()
         return {
             name: np.flatnonzero((counts >= lowest) & (counts <= highest))
-            for name, (lowest, highest) in _BAND_LIMITS.items()
+            for name, (lowest, highest) in BAND_LIMITS.items()
         }
 
     def log_odds(self) -> np.ndarray:

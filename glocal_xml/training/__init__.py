@@ -1,6 +1,7 @@
 """Training: arguments, the Trainer, and one run from files to results."""
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments
+from .model_card import card_of_run, render_model_card
 from .report import branch_metrics
 from .run import main, run
 from .trainer import XMTCTrainer, known_labels, parameter_groups
@@ -11,9 +12,11 @@ __all__ = [
     "XMTCTrainer",
     "XMTCTrainingArguments",
     "branch_metrics",
+    "card_of_run",
     "known_labels",
     "main",
     "parameter_groups",
     "parse_arguments",
+    "render_model_card",
     "run",
 ]

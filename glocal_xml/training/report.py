@@ -1,7 +1,9 @@
 """What a run says about its result: tables, baselines, and what decided it."""
 
 import platform
+from collections.abc import Sized
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,14 @@ import torch
 from glocal_xml.data import LabelSpace
 from glocal_xml.metrics import xmtc_metrics
 from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.pretrained import MINILM_HUB_ID
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 
 # The final ranking among those of the branches.
 FINAL = "final"
+# The row of results that no model made.
+BASELINE = "label frequency"
 
 
 def final_name(model: XMTCPreTrainedModel) -> str:
@@ -85,13 +90,40 @@ def run_settings(model_args: ModelArguments, data_args: DataArguments, args: XMT
     names = (
         "num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps learning_rate "
         "module_learning_rates lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon "
-        "max_grad_norm train_sampling_strategy metric_for_best_model early_stopping_patience seed fp16 bf16 "
-        "propensity_a propensity_b"
+        "max_grad_norm train_sampling_strategy save_strategy save_steps metric_for_best_model early_stopping_patience "
+        "seed fp16 bf16 metrics_at propensity_a propensity_b"
     )
+    # A token would be read by whoever reads the results.
+    options = {name: value for name, value in model_args.encoder_options.items() if name not in ("cache_dir", "token")}
     return {
-        "model": vars(model_args),
+        "model": {**vars(model_args), "encoder_options": options},
         "data": vars(data_args),
         "training": {name: getattr(args, name) for name in names.split()},
+    }
+
+
+def hub_ids(model_args: ModelArguments, data_args: DataArguments) -> dict[str, str | None]:
+    """What the run started from by its id on the Hub; a folder of this machine has none."""
+
+    def hub_id(name: str | None) -> str | None:
+        return None if name is None or Path(name).exists() else name
+
+    minilm = model_args.encoder == "minilm"
+    return {
+        "base_model": MINILM_HUB_ID if minilm else hub_id(model_args.model or model_args.encoder),
+        "dataset": hub_id(data_args.dataset_name),
+    }
+
+
+def data_facts(texts: dict[str, Any], label_space: LabelSpace) -> dict[str, Any]:
+    """Sizes of the parts, as far as they are known before a stream is read, and of the label space."""
+    sizes = {name: len(part) for name, part in texts.items() if isinstance(part, Sized)}
+    return {
+        # A stream of training texts was read once, to count the labels.
+        "texts": {**({"train": label_space.num_texts} if "train" in texts else {}), **sizes},
+        "labels": label_space.num_labels,
+        "bands": {name: len(ids) for name, ids in label_space.bands().items()},
+        "evaluation_only": len(label_space.unseen),
     }
 
 

@@ -13,6 +13,7 @@ from transformers import set_seed
 from glocal_xml.data import LabelSpace, tokenize
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments
+from .model_card import card_of_run
 from .prepare import (
     build_model,
     check_arguments,
@@ -23,12 +24,24 @@ from .prepare import (
     settle_metrics,
     trained_label_space,
 )
-from .report import FINAL, environment, final_name, frequency_baseline, result_rows, results_table, run_settings
+from .report import (
+    BASELINE,
+    FINAL,
+    data_facts,
+    environment,
+    final_name,
+    frequency_baseline,
+    hub_ids,
+    result_rows,
+    results_table,
+    run_settings,
+)
 from .run_folder import (
     check_run_folder,
     clear_run_folder,
     last_good_checkpoint,
     prediction_lines,
+    write_card,
     write_predictions,
     write_results,
 )
@@ -72,6 +85,8 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
     logger.info("labels: %s", label_space.describe())
     model = build_model(model_args, label_space)
     check_length(model, tokenizer.model_max_length)
+    # Results tell what was used, also where it was left to the defaults or to a trained model.
+    model_args.model_type, data_args.max_length = model.config.model_type, tokenizer.model_max_length
     follow_validation(args, "validation" in tokens)
     settle_metrics(args, model, label_space)
     trainer = XMTCTrainer(
@@ -82,7 +97,12 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
         train_dataset=tokens.get("train"),
         eval_dataset=tokens.get("validation"),
     )
-    results: dict[str, Any] = {"settings": run_settings(model_args, data_args, args), "environment": environment(args)}
+    results: dict[str, Any] = {
+        "settings": run_settings(model_args, data_args, args),
+        "hub_ids": hub_ids(model_args, data_args),
+        "data": data_facts(texts, label_space),
+        "environment": environment(args),
+    }
     # Only now, when everything is known to be in order.
     if checkpoint is None and trainer.is_world_process_zero():
         clear_run_folder(args.output_dir)
@@ -93,6 +113,9 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
     results["seconds"] = round(time.time() - started, 1)
     if trainer.is_world_process_zero():
         logger.info("results: %s", write_results(args.output_dir, results))
+        if training:
+            card = write_card(args.output_dir, card_of_run(args.output_dir)[1])
+            logger.info("model card: %s", card or "README.md was there already; `glocal-xml card` prints the card")
     trainer.end()
     return results
 
@@ -133,7 +156,7 @@ def judge(
         output = trainer.predict(tokens[part], metric_key_prefix=part)
         if part != "predict":
             rows = result_rows(output.metrics, part, final_name(trainer.model))
-            rows["label frequency"] = frequency_baseline(output.label_ids, label_space, trainer.args)
+            rows[BASELINE] = frequency_baseline(output.label_ids, label_space, trainer.args)
             results[part] = rows
             logger.info("%s, %d texts\n%s", part, len(output.label_ids), results_table(rows, trainer.args))
         if part != "validation":

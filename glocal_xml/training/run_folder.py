@@ -13,6 +13,9 @@ from glocal_xml.data import LabelSpace
 
 RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.jsonl"
+CARD_FILE = "README.md"
+# Tells the card of a run from a file that a person wrote.
+CARD_MARK = "<!-- Written by glocal-xml from the results of the run. -->"
 _RUN_FILES = (RESULTS_FILE, PREDICTIONS_FILE, "config.json", "model.safetensors", "trainer_state.json")
 
 
@@ -65,12 +68,29 @@ def clear_run_folder(folder: str | os.PathLike) -> None:
             shutil.rmtree(checkpoint)
     for name in _RUN_FILES:
         (path / name).unlink(missing_ok=True)
+    if holds_card(path):
+        (path / CARD_FILE).unlink()
 
 
 def holds_run(folder: str | os.PathLike) -> bool:
     """Whether a folder holds checkpoints, a model or results."""
     path = Path(folder)
     return any((path / name).exists() for name in (*_RUN_FILES, "state")) or any(path.glob("checkpoint-*"))
+
+
+def holds_card(folder: str | os.PathLike) -> bool:
+    """Whether a folder holds the model card of a run."""
+    path = Path(folder, CARD_FILE)
+    return path.is_file() and CARD_MARK in path.read_text(encoding="utf-8", errors="replace")
+
+
+def write_card(folder: str | os.PathLike, card: str) -> Path | None:
+    """Writes the model card, whole or not at all, unless its place is taken by a file that a person wrote."""
+    path = Path(folder, CARD_FILE)
+    if path.exists() and not holds_card(folder):
+        return None
+    write_atomically(path, card)
+    return path
 
 
 def write_results(folder: str | os.PathLike, results: dict[str, Any]) -> Path:

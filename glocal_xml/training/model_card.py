@@ -1,0 +1,246 @@
+"""The model card of a run: what `results.json` holds, as front matter for the Hub and as text for people."""
+
+import json
+import os
+import re
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import yaml
+from huggingface_hub import EvalResult, ModelCardData
+
+from .card_tables import PARTS, band_limits, measured_branches, percent, ranks, result_columns, result_tables
+from .family_papers import FAMILY_PAPERS, FamilyPaper
+from .run_folder import CARD_MARK, RESULTS_FILE
+
+
+def card_of_run(source: str | os.PathLike) -> tuple[str, str]:
+    """
+    The name and the model card of a run.
+
+    Args:
+        source: Folder of the run, or its results file kept elsewhere as `<name>.results.json`.
+    """
+    path = Path(source, RESULTS_FILE) if Path(source).is_dir() else Path(source)
+    results = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(results, dict) or not {"settings", "environment"} <= results.keys():
+        raise ValueError(f"{path} is not the results of a run; give the folder of a run or its {RESULTS_FILE}.")
+    name = card_name(path, results["settings"]["model"]["model_type"])
+    return name, render_model_card(results, name=name)
+
+
+def card_name(results_path: Path, model_type: str) -> str:
+    """A name for the repository of a model, from where its results lie."""
+    path = results_path.resolve()
+    place = path.parent if path.name == RESULTS_FILE else path.with_name(path.name.removesuffix(".json"))
+    name = place.name.removesuffix(".results")
+    # Named after the family alone it would say nothing about the data.
+    if name.startswith(model_type):
+        name = f"{place.parent.name}-{name}"
+    return "-".join(re.findall(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*", name)) or model_type
+
+
+def render_model_card(results: dict[str, Any], *, name: str) -> str:
+    """
+    A model card in Markdown with front matter in YAML.
+
+    It holds no figure that the results do not hold; what they lack, such as a licence, is left out.
+
+    Args:
+        results: What `results.json` of a run that trained a model holds.
+        name: Name of the model.
+    """
+    settings = _without_folders(results["settings"])
+    if not (settings["data"]["train_file"] or (settings["data"]["dataset_name"] and settings["model"]["encoder"])):
+        raise ValueError("The run trained no model; a card is made of the run that did.")
+    model_type = settings["model"]["model_type"]
+    if model_type not in FAMILY_PAPERS:
+        raise ValueError(f"No card for {model_type!r}: give the family a row in `FAMILY_PAPERS`.")
+    paper = FAMILY_PAPERS[model_type]
+    sections = [
+        f"---\n{_front_matter(results, settings, name)}\n---\n{CARD_MARK}",
+        f"# {name}\n\n{_introduction(results, paper)}",
+        f"## Use\n\n{_use(results, name, paper)}",
+        f"## Data\n\n{_data(results, settings)}",
+        f"## Results\n\n{result_tables(results, settings)}",
+        f"## Settings\n\n{_settings(results, settings)}",
+        f"## Limits\n\n{_limits(results, settings, paper)}",
+        f"## Citation\n\n```bibtex\n{paper.bibtex(model_type)}\n```",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _without_folders(value: Any) -> Any:
+    """Settings with absolute paths cut to the file name: where a machine keeps its files concerns nobody else."""
+    if isinstance(value, dict):
+        return {name: _without_folders(item) for name, item in value.items()}
+    if isinstance(value, str):
+        for path in (PurePosixPath(value), PureWindowsPath(value)):
+            if path.is_absolute() or value.startswith("~"):
+                return path.name or value
+    return value
+
+
+def _front_matter(results: dict[str, Any], settings: dict[str, Any], name: str) -> str:
+    hub_ids = results.get("hub_ids", {})
+    training, data = settings["training"], settings["data"]
+    metrics: dict[str, Any] = {}
+    if "test" in results:
+        final = next(iter(results["test"].values()))
+        common = {
+            "task_type": "text-classification",
+            "task_name": "Extreme multi-label text classification",
+            "dataset_type": hub_ids.get("dataset") or "unknown",
+            "dataset_name": data["dataset_name"] or data["test_file"],
+            "dataset_config": data["dataset_config"],
+            "dataset_split": "test",
+        }
+        propensities = {"a": training["propensity_a"], "b": training["propensity_b"]}
+        metrics["model_name"] = name
+        metrics["eval_results"] = [
+            EvalResult(
+                metric_type=metric,
+                metric_name=title,
+                metric_value=final[metric],
+                metric_args=propensities if metric.startswith("psp") else None,
+                **common,
+            )
+            for title, metric in result_columns(results["test"]).items()
+        ]
+    return ModelCardData(
+        library_name="transformers",
+        pipeline_tag="text-classification",
+        tags=["extreme-multi-label", "multi-label-classification", settings["model"]["model_type"]],
+        base_model=hub_ids.get("base_model"),
+        datasets=[hub_ids["dataset"]] if hub_ids.get("dataset") else None,
+        **metrics,
+    ).to_yaml()
+
+
+def _introduction(results: dict[str, Any], paper: FamilyPaper) -> str:
+    labels = f"{results['data']['labels']:,} labels" if "data" in results else "labels"
+    branches = measured_branches(results)
+    alone = f" This model has the {branches[0]} branch alone." if branches in (["global"], ["local"]) else ""
+    return (
+        f"A {paper.name} model for extreme multi-label text classification: it ranks {labels} for a text. "
+        f"In {paper.name}, {paper.summary}{alone}\n\n"
+        f"Paper: [{paper.title}]({paper.url}) ({', '.join(paper.authors)}; {paper.venue}, {paper.year}). The model "
+        "was trained with the package `glocal-xml`, which implements the paper; it is no checkpoint of the authors."
+    )
+
+
+def _use(results: dict[str, Any], name: str, paper: FamilyPaper) -> str:
+    shows_words = _shows_words(results, paper)
+    lines = [
+        "```python",
+        "from transformers import AutoModel, AutoTokenizer",
+        "",
+        f'name = "{name}"  # the folder of this model, or its id on the Hub',
+        "model = AutoModel.from_pretrained(name, trust_remote_code=True)",
+        "tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)",
+        'inputs = tokenizer("The text to label", truncation=True, return_tensors="pt")',
+        "best = model.predict_top_k(**inputs, top_k=5)",
+        "for label, score in zip(best.top_k_ids[0], best.top_k_scores[0]):",
+        '    print(f"{score:.2f}", model.label_names[label])',
+        "```",
+        "",
+        "`trust_remote_code=True` runs the code that lies beside the weights. Where the package `glocal-xml` is "
+        "installed, `import glocal_xml` takes its place"
+        + (", and `explain` shows which words each label read:" if shows_words else ":"),
+        "",
+        "```python",
+        "import glocal_xml",
+        "",
+        "model = AutoModel.from_pretrained(name)",
+    ]
+    if shows_words:
+        lines += [
+            'for label in glocal_xml.explain(model, tokenizer, "The text to label", top_k=5):',
+            "    print(label.label, label.score, label.words)",
+        ]
+    return "\n".join([*lines, "```"])
+
+
+def _data(results: dict[str, Any], settings: dict[str, Any]) -> str:
+    data, facts = settings["data"], results.get("data", {})
+    texts = facts.get("texts", {})
+    lines = []
+    for part in PARTS:
+        if part != "train" and part not in results:
+            continue
+        source = f"`{data[f'{part}_file'] or data['dataset_name']}`"
+        if part == "validation" and not data["validation_file"] and data["validation_size"]:
+            source = "held out of the training texts at random"
+        elif data.get(f"max_{part}_texts"):
+            source += f", at most {data[f'max_{part}_texts']:,} texts of it, drawn at random"
+        lines.append(f"- {part}: {source}" + (f" ({texts[part]:,} texts)" if part in texts else ""))
+    if facts:
+        bands = {**facts["bands"], "unseen": facts["bands"]["unseen"] - facts["evaluation_only"]}
+        counts = ", ".join(f"{count:,} with {band_limits(band)}" for band, count in bands.items() if count)
+        lines.append(f"- labels: {facts['labels']:,}; by training texts: {counts}")
+        if facts["evaluation_only"]:
+            lines.append(
+                f"- {facts['evaluation_only']:,} more labels occur in evaluation texts only: the model cannot predict "
+                "them, and the figures below count them as missed"
+            )
+    return "\n".join(lines)
+
+
+def _settings(results: dict[str, Any], settings: dict[str, Any]) -> str:
+    recipe = {
+        name: value
+        for group in ("model", "data", "training")
+        for name, value in settings[group].items()
+        if value is not None and value is not False and value != {} and name != "predict_file"
+    }
+    versions = dict(results["environment"])
+    machine, processes = versions.pop("machine"), versions.pop("processes")
+    return (
+        "What decided the result, as a recipe for `glocal-xml train`:\n\n"
+        f"```yaml\n{yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)}```\n\n"
+        f"Versions: {', '.join(f'{package} {version}' for package, version in versions.items())}. "
+        f"Machine: {machine}; {processes} process{'es' if processes > 1 else ''}."
+    )
+
+
+def _limits(results: dict[str, Any], settings: dict[str, Any], paper: FamilyPaper) -> str:
+    data, training = settings["data"], settings["training"]
+    limits = []
+    if "test" not in results:
+        limits.append(
+            "There were no test texts: nothing here tells how good the model is on texts it was not chosen by."
+        )
+    else:
+        limits.append("Only the test texts above were tried: no other source, language, style or time.")
+    limits.append(
+        f"One run with one seed ({training['seed']}): how much the figures vary from seed to seed is not known."
+    )
+    if "validation" not in results:
+        limits.append("There were no validation texts: the model is that of the last step, not of the best.")
+    elif training.get("save_strategy") not in (None, "no"):
+        limits.append(
+            f"The checkpoint was chosen by `{training['metric_for_best_model']}` on the validation texts: their "
+            "figures are too good."
+        )
+    if "test" in results:
+        k = ranks(results["test"])[-1]
+        scores = {name: results["test"][name][f"precision@{k}"] for name in measured_branches(results)}
+        final = next(iter(scores))
+        ahead = [f"{name} ({percent(score)})" for name, score in scores.items() if score > scores[final]]
+        if ahead:
+            limits.append(
+                f"P@{k} on the test texts was better for {' and '.join(ahead)} alone than for {final} "
+                f"({percent(scores[final])}), which is what the model predicts."
+            )
+    limits.append("Probabilities were not calibrated: they rank labels; choose a threshold on texts of your own.")
+    if data["max_length"]:
+        limits.append(f"At most {data['max_length']} tokens of a text are read; the rest is cut off.")
+    if _shows_words(results, paper):
+        limits.append("Attention tells which words a label read; it is no proof that they caused its score.")
+    limits.append("Speed, memory, and bias against groups of people or topics were not measured.")
+    return "\n".join(f"- {limit}" for limit in limits)
+
+
+def _shows_words(results: dict[str, Any], paper: FamilyPaper) -> bool:
+    branches = measured_branches(results)
+    return paper.word_branches is not None and any(re.fullmatch(paper.word_branches, name) for name in branches)
