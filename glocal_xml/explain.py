@@ -35,6 +35,7 @@ def explain(
     top_k: int = 5,
     num_words: int = 5,
     max_length: int | None = None,
+    branch: str | None = None,
 ) -> list[LabelExplanation]:
     """
     Explains the best labels of a text, or given ones, by the words that label-word attention reads.
@@ -50,6 +51,7 @@ def explain(
         top_k: How many labels to explain.
         num_words: How many words to give per label.
         max_length: Longest text in tokens; by default what the tokenizer was saved with, the length in training.
+        branch: Which branch's attention to show, such as the expert `A-6`; by default the first that has one.
     """
     if model.label_names is None:
         raise ValueError("The model has no label names; give them with `model.set_label_names`.")
@@ -63,7 +65,7 @@ def explain(
             raise ValueError(f"The model has no labels {unknown}; `model.label_names` lists those it has.")
         label_ids = torch.tensor([model.label_names.index(name) for name in labels], device=model.device)
     scores = model.score_labels(label_ids, **inputs)
-    weights = model.label_word_attention(label_ids, **inputs)[0]  # (labels, tokens)
+    weights = model.label_word_attention(label_ids, **inputs, branch=branch)[0]  # (labels, tokens)
     words = token_words(text, encoding)
     return [
         LabelExplanation(

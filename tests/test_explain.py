@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from glocal_xml import GlocalXMLForMultiLabel, explain
+from glocal_xml import GlocalXMLForMultiLabel, MEXMLForMultiLabel, explain
 from glocal_xml.explain import most_read
 
 
@@ -44,3 +44,13 @@ def test_empty_text(model, tokenizer):
 
 def test_most_read():
     assert most_read(["a", None, "b", "a"], [0.1, 0.5, 0.15, 0.1]) == [("a", 0.2), ("b", 0.15)]
+
+
+def test_words_of_a_chosen_expert(encoder_folder, tokenizer):
+    torch.manual_seed(0)
+    model = MEXMLForMultiLabel.from_encoder(encoder_folder, label_names=["x", "y"], experts=["A-1", "A-3", "D-3"])
+    shown = {branch: explain(model, tokenizer, "fox moon", branch=branch)[0] for branch in (None, "A-1", "A-3")}
+    assert shown[None].words == shown["A-1"].words != shown["A-3"].words
+    assert set(shown["A-3"].branch_scores) == {"A-1", "A-3", "D-3"}
+    with pytest.raises(ValueError, match="A-1, A-3"):
+        explain(model, tokenizer, "fox", branch="D-3")

@@ -291,3 +291,24 @@ def test_own_loop_resumes_exactly(flags, tmp_path, monkeypatch):
 def test_own_loop_refuses_what_it_does_not_do(flags):
     refused = run_script("run_xmtc_no_trainer.py", [*flags, "--streaming", "true", "--max_steps", "3"])
     assert refused.returncode == 1 and "--streaming, --max_steps" in refused.stderr
+
+
+def test_diversity_loss_sets_in_and_a_resumed_run_keeps_it(flags, tmp_path, caplog):
+    experts = '{"experts": ["A-1", "D--1"], "mlp_size": 8, "diversity_weight": 0.5, "diversity_start_epoch": 2}'
+    rates = ["--module_learning_rates", '{"encoder": 3e-3, "experts": 1e-2}']
+    run = [*flags, "--model_type", "me_xml", "--model_config", experts, *rates, "--num_train_epochs", "4"]
+    run += ["--save_strategy", "steps", "--save_steps", "10", "--save_total_limit", "20"]
+    with caplog.at_level(logging.INFO):
+        results = main(run)
+    assert set(results["test"]) == {"both", "A-1", "D-3", "label frequency"}
+    steps = [record.getMessage() for record in caplog.records if record.getMessage().startswith("step ")]
+    # Twelve steps an epoch, a line every four: it sets in with step 25.
+    assert ["diversity -" in step for step in steps] == [False] * 6 + [True] * 6
+    cut = tmp_path / "cut"
+    shutil.copytree(tmp_path / "run", cut)
+    for path in cut.glob("checkpoint-*"):
+        # Step 30 lies in the middle of the third epoch.
+        if int(path.name.split("-")[1]) > 30:
+            shutil.rmtree(path)
+    main([*run, "--output_dir", str(cut), "--resume_from_checkpoint", "last"])
+    assert_same_weights(tmp_path / "run", cut)
