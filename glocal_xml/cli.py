@@ -11,10 +11,11 @@ USAGE = """usage: glocal-xml COMMAND [ARGUMENTS]
 Extreme multi-label text classification.
 
 commands:
-  train [RECIPE.yaml] [OPTIONS]       train, evaluate and predict in one run
-  evaluate MODEL TEST_FILE [OPTIONS]  metrics of a trained model on texts with labels
-  predict MODEL TEXT_FILE [OPTIONS]   names and scores of the best labels of each text
-  card RUN [--output FILE]            model card of a trained run, from its folder or its results.json
+  train [RECIPE.yaml] [OPTIONS]          train, evaluate and predict in one run
+  evaluate MODEL TEST_FILE [OPTIONS]     metrics of a trained model on texts with labels
+  predict MODEL TEXT_FILE [OPTIONS]      names and scores of the best labels of each text
+  card RUN [--output FILE]               model card of a trained run, from its folder or its results.json
+  analyse STUDY [RECIPE.yaml] [OPTIONS]  figures and tables of the papers; `analyse --help` lists the studies
 
 examples:
   glocal-xml train --encoder minilm --train_file train.jsonl --test_file test.jsonl --output_dir outputs/tags
@@ -22,8 +23,9 @@ examples:
   glocal-xml evaluate outputs/tags other.jsonl --output_dir outputs/tags-other
   glocal-xml predict outputs/tags new.jsonl --output_dir outputs/tags-new
   glocal-xml card outputs/tags
+  glocal-xml analyse layers examples/recipes/debtags/demo.yaml --output_dir outputs/analysis
 
-`glocal-xml train --help` lists the options, which are the same for train, evaluate and predict.
+`glocal-xml train --help` lists the options, which train, evaluate, predict and analyse share.
 """
 
 
@@ -52,6 +54,12 @@ def _train(arguments: list[str]) -> None:
     from glocal_xml.training import main as run
 
     run(arguments)
+
+
+def _analyse(arguments: list[str]) -> None:
+    from glocal_xml.analysis import main as analyse
+
+    analyse(arguments)
 
 
 def _with_model(command: str, file_option: str) -> Callable[[list[str]], None]:
@@ -91,4 +99,5 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "evaluate": _with_model("evaluate", "--test_file"),
     "predict": _with_model("predict", "--predict_file"),
     "card": _card,
+    "analyse": _analyse,
 }

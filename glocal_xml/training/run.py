@@ -52,14 +52,24 @@ logger = logging.getLogger("glocal_xml")
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Runs what the arguments ask for and returns what `results.json` holds."""
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO, stream=sys.stdout)
+    start_logging()
     model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
+    quieten(args)
+    return run(model_args, data_args, args)
+
+
+def start_logging() -> None:
+    """Lines on standard output; before arguments are read, since reading them may warn."""
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO, stream=sys.stdout)
+
+
+def quieten(args: XMTCTrainingArguments) -> None:
+    """One voice among several processes, and progress bars only where they are wanted."""
     if args.process_index > 0:
         logger.setLevel(logging.WARNING)
     if args.disable_tqdm:
         datasets.disable_progress_bars()
         transformers.utils.logging.disable_progress_bar()
-    return run(model_args, data_args, args)
 
 
 def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTrainingArguments) -> dict[str, Any]:

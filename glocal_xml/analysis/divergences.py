@@ -1,0 +1,76 @@
+"""How far the branches of a model disagree: Jensen-Shannon and Kullback-Leibler divergence of their probabilities."""
+
+from collections.abc import Iterable
+from itertools import combinations
+from typing import Any
+
+import torch
+
+from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling.diversity_loss import bernoulli_kl
+from glocal_xml.modeling.label_scorer import label_chunks
+from glocal_xml.modeling.modeling_base import evaluation_mode
+from glocal_xml.modeling.probabilities import mean_probability_logits
+
+
+def bernoulli_jsd(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Jensen-Shannon divergence of the two Bernoulli distributions of each pair of logits, in nats: at most log 2."""
+    middle = mean_probability_logits([first, second])
+    return (bernoulli_kl(first, middle) + bernoulli_kl(second, middle)) / 2
+
+
+@torch.no_grad()
+def branch_divergences(model: XMTCPreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]) -> dict[str, Any]:
+    """
+    Divergences of every pair of branches in their listed order, over texts with labels, in label chunks.
+
+    Returns the numbers of `texts`, `labels` and `positives` (true labels that the model knows), and per pair:
+
+    - `jsd`: mean over texts and labels of the Jensen-Shannon divergence. Sigmoid scores form no single distribution
+      over the labels, so each label is one of its own.
+    - `kl_per_text`: mean over texts of the sum of KL(first || second) over the text's true labels, which is minus
+      eq. 6 of ME-XML with lambda = 1 on true labels and 0 on others, as in its figure 2.
+    - `kl_per_positive`: the same sum divided by the number of true labels, free of how many labels a text has.
+    """
+    pairs = list(combinations(model.branch_heads(), 2))
+    sums = {pair: {"jsd": 0.0, "kl": 0.0} for pair in pairs}
+    texts = positives = 0
+    with evaluation_mode(model):
+        for batch in batches:
+            labels = batch.pop("labels").to(model.device)
+            texts += len(labels)
+            positives += int(((labels >= 0) & (labels < model.config.num_labels)).sum())
+            if pairs:
+                _add_batch(model, {name: value.to(model.device) for name, value in batch.items()}, labels, sums)
+    return {
+        "texts": texts,
+        "labels": model.config.num_labels,
+        "positives": positives,
+        "pairs": [
+            {
+                "first": first,
+                "second": second,
+                "jsd": total["jsd"] / max(texts * model.config.num_labels, 1),
+                "kl_per_text": total["kl"] / max(texts, 1),
+                "kl_per_positive": total["kl"] / max(positives, 1),
+            }
+            for (first, second), total in sums.items()
+        ],
+    }
+
+
+def _add_batch(
+    model: XMTCPreTrainedModel,
+    inputs: dict[str, torch.Tensor],
+    labels: torch.Tensor,
+    sums: dict[tuple[str, str], dict[str, float]],
+) -> None:
+    features = model.text_features(**inputs)
+    size = min(head.chunk_size(features[name]) for name, head in model.branch_heads().items())
+    for chunk in label_chunks(model.config.num_labels, size):
+        logits = {name: scores.double() for name, scores in model.branch_logits(features, chunk).items()}
+        inside = (labels >= chunk.start) & (labels < chunk.stop)  # (texts, most labels of a text)
+        rows, columns = inside.nonzero()[:, 0], labels[inside] - chunk.start
+        for (first, second), total in sums.items():
+            total["jsd"] += bernoulli_jsd(logits[first], logits[second]).sum().item()
+            total["kl"] += bernoulli_kl(logits[first][rows, columns], logits[second][rows, columns]).sum().item()

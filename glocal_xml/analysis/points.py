@@ -1,0 +1,251 @@
+"""Points of a study as ordinary training runs, each in a folder named by what differs from the recipe."""
+
+import gc
+import json
+import logging
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+from glocal_xml.atomic_file import write_atomically
+from glocal_xml.data import XMTCCollator, tokenize
+from glocal_xml.modeling import FAMILIES
+from glocal_xml.modeling.configuration_base import make_config
+from glocal_xml.training import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments, run
+from glocal_xml.training.prepare import encoder_path, load_texts, trained_label_space
+from glocal_xml.training.report import run_settings
+from glocal_xml.training.run_folder import (
+    CARD_FILE,
+    RESULTS_FILE,
+    clear_run_folder,
+    holds_card,
+    holds_run,
+    last_good_checkpoint,
+)
+
+from .divergences import branch_divergences
+from .studies import Point
+
+logger = logging.getLogger(__name__)
+
+DIVERGENCES_FILE = "divergences.json"
+_SETTINGS_FILE = "point.json"
+# What tables and figures need, whatever else the recipe asks for.
+_RANKS = (1, 3, 5)
+# Enough for any partition; names and shapes of the other parameters do not depend on it.
+_TRIAL_LABELS = 1000
+
+Arguments = tuple[ModelArguments, DataArguments, XMTCTrainingArguments]
+
+
+@dataclass(frozen=True)
+class MeasuredPoint:
+    """A point trained with one seed: its `results.json` and `divergences.json`."""
+
+    point: Point
+    seed: int
+    folder: Path
+    results: dict[str, Any]
+    divergences: dict[str, Any]
+
+
+def encoder_depth(model_args: ModelArguments) -> int:
+    """Number of layers of the encoder of a recipe."""
+    return _encoder_config(model_args).num_hidden_layers
+
+
+def _encoder_config(model_args: ModelArguments) -> Any:
+    return AutoConfig.from_pretrained(encoder_path(model_args.encoder), **model_args.encoder_options)
+
+
+def real_changes(point: Point, model_args: ModelArguments) -> dict[str, Any]:
+    """The changes of a point that do not hold in the recipe anyway: equal points of two studies are one run."""
+    recipe = recipe_fields(model_args)
+    return {name: value for name, value in point.changes.items() if name not in recipe or recipe[name] != value}
+
+
+def recipe_fields(model_args: ModelArguments) -> dict[str, Any]:
+    """The fields of the model's configuration as the recipe has them, or by default."""
+    config_class = next(config for config in FAMILIES if config.model_type == model_args.model_type)
+    return {field.name: _default(field) for field in fields(config_class)} | model_args.model_config
+
+
+def _default(field: Field) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def run_name(changes: dict[str, Any]) -> str:
+    """Folder name of a run: `local_layer=0`, `experts=A-1,D-6--training_loss=collaborative`, or `as_recipe`."""
+    return "--".join(f"{name}={_written(value)}" for name, value in changes.items()) or "as_recipe"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_written, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def parameter_names(model_args: ModelArguments, model_config: dict[str, Any]) -> list[str]:
+    """Names of the parameters of a model that is not built; a configuration that does not fit is an error."""
+    config_class, model_class = next(row for row in FAMILIES.items() if row[0].model_type == model_args.model_type)
+    encoder = _encoder_config(model_args)
+    with torch.device("meta"):
+        model = model_class(make_config(config_class, model_config, encoder=encoder, num_labels=_TRIAL_LABELS))
+    return [name for name, _ in model.named_parameters()]
+
+
+def rates_of_points(rates: dict[str, float], names_of_points: Sequence[list[str]]) -> list[dict[str, float]]:
+    """
+    For each point the learning rates that decide a parameter of it.
+
+    A model without a local branch has no use for the rate of one, which a single run would take for a slip; a
+    pattern that decides nothing in any of the points still is one.
+    """
+    try:
+        deciding = [
+            {next((pattern for pattern in rates if re.match(pattern, name)), None) for name in names}
+            for names in names_of_points
+        ]
+    except re.error as error:
+        raise ValueError(f"The learning rate pattern {error.pattern!r} is no regular expression: {error}.") from None
+    useless = [pattern for pattern in rates if not any(pattern in patterns for patterns in deciding)]
+    if useless:
+        raise ValueError(
+            f"The learning rate patterns {', '.join(map(repr, useless))} decide no parameter of any model of this "
+            "study: correct or remove them in `module_learning_rates`."
+        )
+    return [{name: rate for name, rate in rates.items() if name in patterns} for patterns in deciding]
+
+
+def plan_runs(argv: list[str], points: Sequence[Point], seeds: Iterable[int] | None) -> list[tuple[Point, Arguments]]:
+    """The training arguments of every point and seed; whatever can be refused is refused here, before any training."""
+    model_args, _, args = parse_arguments(argv)
+    _check_diversity(points, model_args, args)
+    changes = [real_changes(point, model_args) for point in points]
+    configs = [{**model_args.model_config, **change} for change in changes]
+    rates = rates_of_points(args.module_learning_rates, [parameter_names(model_args, config) for config in configs])
+    ranks = sorted({*args.metrics_at, *_RANKS})
+    planned = []
+    for point, change, config, rate in zip(points, changes, configs, rates, strict=True):
+        for seed in [args.seed] if seeds is None else seeds:
+            own = {"--model_config": json.dumps(config), "--module_learning_rates": json.dumps(rate)}
+            own |= {"--seed": str(seed), "--output_dir": f"{args.output_dir}/runs/{run_name(change)}/seed-{seed}"}
+            flags = [part for flag in own.items() for part in flag]
+            planned.append((point, parse_arguments([*argv, *flags, "--metrics_at", *map(str, ranks)])))
+    return planned
+
+
+def _check_diversity(points: Iterable[Point], model_args: ModelArguments, args: XMTCTrainingArguments) -> None:
+    """A loss that never sets in would make two equal rows of a table, and look like a finding."""
+    start = recipe_fields(model_args).get("diversity_start_epoch", 0)
+    diverse = any(point.changes.get("diversity_weight", 0) > 0 for point in points)
+    if diverse and args.max_steps <= 0 and start >= args.num_train_epochs:
+        raise ValueError(
+            f"`diversity_start_epoch` is {start}, but the recipe trains {args.num_train_epochs:g} epochs, counted "
+            "from 0: the diversity loss of this study would never set in. Lower it in `model_config`, or train longer."
+        )
+
+
+def measure_point(point: Point, arguments: Arguments, *, overwrite: bool, keep_model: bool) -> MeasuredPoint:
+    """
+    Trains, evaluates and measures a point, as far as that was not done before.
+
+    Args:
+        point: The point.
+        arguments: Those of its run.
+        overwrite: Whether a run with other settings in its folder is deleted.
+        keep_model: Whether the weights stay once the point is measured.
+    """
+    args = arguments[2]
+    folder = Path(args.output_dir)
+    settings = point_settings(*arguments)
+    known = _read(folder / _SETTINGS_FILE)
+    if known != settings and holds_run(folder):
+        if not overwrite:
+            raise ValueError(
+                f"{folder} holds a run with other settings ({_difference(known, settings)}): delete it by "
+                "`--overwrite_output true`, or choose another `--output_dir`."
+            )
+        clear_run_folder(folder)
+        (folder / DIVERGENCES_FILE).unlink(missing_ok=True)
+    results, divergences = _read(folder / RESULTS_FILE), _read(folder / DIVERGENCES_FILE)
+    if results is not None and divergences is not None:
+        logger.info("done before: %s", folder)
+        return MeasuredPoint(point, args.seed, folder, results, divergences)
+    if results is None or not (folder / "model.safetensors").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / _SETTINGS_FILE, json.dumps(settings, indent=2) + "\n")
+        results = _train(arguments, folder)
+    if "test" not in results:
+        raise ValueError(f"The run {folder} judged no test texts: pass `--test_file`, or a dataset with a test part.")
+    divergences = _measure(arguments, folder)
+    write_atomically(folder / DIVERGENCES_FILE, json.dumps(divergences, indent=2) + "\n")
+    if not keep_model:
+        (folder / "model.safetensors").unlink()
+        # The card tells how to use a model that is no longer there; `glocal-xml card` renders it again.
+        if holds_card(folder):
+            (folder / CARD_FILE).unlink()
+        for checkpoint in folder.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
+    return MeasuredPoint(point, args.seed, folder, results, divergences)
+
+
+def point_settings(model_args: ModelArguments, data_args: DataArguments, args: XMTCTrainingArguments) -> Any:
+    """What decides the results of a run, as it reads back from JSON."""
+    settings = {**run_settings(model_args, data_args, args), "metrics_at": args.metrics_at}
+    return json.loads(json.dumps(settings, default=str))
+
+
+def _train(arguments: Arguments, folder: Path) -> dict[str, Any]:
+    checkpoint = last_good_checkpoint(folder)
+    arguments[2].overwrite_output = True
+    arguments[2].resume_from_checkpoint = checkpoint
+    if checkpoint is not None:
+        logger.info("goes on from %s", checkpoint)
+    try:
+        run(*arguments)
+    except SystemExit:
+        logger.warning("The same `analyse` command, as it is, goes on where it stopped.")
+        raise
+    # Optimiser and activations of one point must not stay beside the next.
+    gc.collect()
+    # What later calls will read, not what was in memory.
+    return _read(folder / RESULTS_FILE)
+
+
+def _measure(arguments: Arguments, folder: Path) -> dict[str, Any]:
+    _, data_args, args = arguments
+    label_space = trained_label_space(str(folder))
+    # The same test texts as the run judged, and no others.
+    test_only = replace(data_args, train_file=None, validation_file=None, validation_size=None, predict_file=None)
+    texts, _ = load_texts(test_only, label_space, args.seed)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokens = tokenize(texts["test"], tokenizer, tokenizer.model_max_length)
+    batches = DataLoader(tokens, batch_size=args.per_device_eval_batch_size, collate_fn=XMTCCollator(tokenizer))
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32).to(args.device)
+    return {"train_texts": label_space.num_texts, **branch_divergences(model, batches)}
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+def _difference(known: dict[str, Any] | None, settings: dict[str, Any]) -> str:
+    """Names of the settings that differ."""
+    if known is None:
+        return "it was not made by `analyse`"
+    flat = [
+        {**given["model"], **given["data"], **given["training"], "metrics_at": given["metrics_at"]}
+        for given in (known, settings)
+    ]
+    return ", ".join(name for name in flat[1] if flat[0].get(name) != flat[1][name])

@@ -1,0 +1,193 @@
+"""The studies as tables to read: which models each one trains, what it reproduces, and what the paper found."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Point:
+    """
+    One model of a study.
+
+    Args:
+        name: What tables call it.
+        x: Where it stands on the horizontal axis; `None` where a study is a table.
+        changes: Fields of the model's configuration that differ from the recipe.
+        line: The line of the figure that it belongs to, where there are several.
+    """
+
+    name: str
+    x: int | None
+    changes: dict[str, Any]
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class Study:
+    """
+    A set of trainings of one family.
+
+    Args:
+        name: Name on the command line.
+        model_type: Family that it is about.
+        reproduces: Figures or tables of the paper that it follows.
+        found: What the paper reports there.
+        points: Its models, from the depth of the encoder and the layers that were asked for.
+        layers: The layers it goes through unless told otherwise, from the depth; `None` where layers are no choice.
+    """
+
+    name: str
+    model_type: str
+    reproduces: str
+    found: str
+    points: Callable[[int, Sequence[int]], list[Point]]
+    layers: Callable[[int], Sequence[int]] | None = None
+
+
+def local_layers(depth: int, layers: Sequence[int]) -> list[Point]:
+    """The local branch on each layer; 0 is the embedding output."""
+    return [Point(f"local layer {m}", m, {"branches": "both", "local_layer": m}) for m in layers]
+
+
+def second_experts(depth: int, layers: Sequence[int]) -> list[Point]:
+    """The document token of the last layer, and a second expert of either kind on each layer."""
+    last = f"D-{depth}"
+    attention = [Point(f"A-{m} + {last}", m, {"experts": [f"A-{m}", last]}, "A-m") for m in layers]
+    document = [Point(f"D-{m} + {last}", m, {"experts": [f"D-{m}", last]}, "D-m") for m in layers if m != depth]
+    return attention + document
+
+
+def even_clusters(depth: int, layers: Sequence[int]) -> list[Point]:
+    """Two to six clusters of equal size."""
+    return [Point(f"{n} clusters", n, {"cluster_proportions": [1 / n] * n}) for n in range(2, 7)]
+
+
+def three_partitions(depth: int, layers: Sequence[int]) -> list[Point]:
+    """Three clusters, from a large head to a small one."""
+    partitions = ([0.7, 0.2, 0.1], [0.33, 0.33, 0.34], [0.1, 0.2, 0.7])
+    return [Point(" / ".join(map(str, p)), None, {"cluster_proportions": p}) for p in partitions]
+
+
+def glocal_ablations(depth: int, layers: Sequence[int]) -> list[Point]:
+    """Both branches trained together, with one thing changed; either branch trained alone."""
+    return [
+        Point("both branches", None, {"branches": "both", "detach_local": False, "use_pooler": False}),
+        Point("stop gradient below local", None, {"branches": "both", "detach_local": True, "use_pooler": False}),
+        Point("pooler", None, {"branches": "both", "detach_local": False, "use_pooler": True}),
+        # A shortlist takes both branches.
+        Point("global trained alone", None, {"branches": "global", "use_pooler": False, "shortlist": None}),
+        Point("local trained alone", None, {"branches": "local", "detach_local": False, "shortlist": None}),
+    ]
+
+
+def expert_ablations(depth: int, layers: Sequence[int]) -> list[Point]:
+    """Table 4 of the paper, whose encoder has 12 layers, with 12 and 6 taken as the last layer and the middle one."""
+    last, middle = depth, (depth + 1) // 2
+    alone = {"training_loss": "individual", "diversity_weight": 0.0}
+    diverse = {"training_loss": "individual", "diversity_weight": 0.01}
+    rows = [
+        ([f"D-{last}"], "", alone),
+        (["A-1"], "", alone),
+        ([f"A-{last}"], "", alone),
+        ([f"D-{last}+1"], "", alone),
+        (["A-1", f"D-{last}"], ", L_col", {"training_loss": "collaborative", "diversity_weight": 0.0}),
+        (["A-1", f"D-{last}"], ", L_ind", alone),
+        (["A-1", f"D-{last}"], ", L_ind + L_div", diverse),
+        (["D-1", f"D-{last}"], ", L_ind + L_div", diverse),
+        ([f"A-{last}", f"D-{last}"], ", L_ind + L_div", diverse),
+        (["A-1", f"A-{middle}", f"D-{last}"], ", L_ind + L_div", diverse),
+        (["A-1", f"D-{middle}", f"D-{last}"], ", L_ind + L_div", diverse),
+    ]
+    # In a shallow encoder the middle layer is the first or the last.
+    return [
+        Point(f"{len(experts)}E ({' + '.join(experts)}){losses}", None, {"experts": experts, **changes})
+        for experts, losses, changes in rows
+        if len(set(experts)) == len(experts)
+    ]
+
+
+STUDIES = [
+    Study(
+        "layers",
+        "glocal_xml",
+        "P@5 of global, local and both, relative gain and Jensen-Shannon divergence against the local layer: "
+        "figures 1 and 2 of GlocalXML (arXiv:2204.00933)",
+        "With RoBERTa and 256 tokens on EURLex-4K and Wiki10-31K (sections 4.1 and 4.2) global alone is fairly stable "
+        "over the layers and above local alone; both together are best, peak with the local branch at or near layer "
+        "1, and lose with higher layers. On EURLex-4K the divergence of the two branches falls as the layer rises, "
+        "and the relative gain falls with it.",
+        local_layers,
+        lambda depth: range(depth + 1),
+    ),
+    Study(
+        "experts",
+        "me_xml",
+        "P@5 and divergence on the positive labels against the layer of the second expert: figure 2 of ME-XML",
+        "With RoBERTa on EUR-Lex (section 4.4) label-to-word attention on an early layer as the second expert raises "
+        "P@5 most, and the divergence of the two experts is correlated with P@5.",
+        second_experts,
+        lambda depth: range(1, depth + 1),
+    ),
+    Study(
+        "clusters",
+        "aplc_xlnet",
+        "P@1 against the number of equal clusters: figure 4 of APLC-XLNet (arXiv:2007.02439)",
+        "On EURLex P@1 is highest, 87.72, with two clusters and falls gradually to 85.72 with six; on Wiki10 it falls "
+        "slightly (section 5).",
+        even_clusters,
+    ),
+    Study(
+        "partitions",
+        "aplc_xlnet",
+        "P@1 of three partitions into three clusters: figure 5 of APLC-XLNet (arXiv:2007.02439)",
+        "The more labels the head cluster holds the higher is P@1 on EURLex and Wiki10; on EURLex (0.7, 0.2, 0.1) is "
+        "about 3 points above (0.1, 0.2, 0.7), on Wiki10 the difference is relatively small (section 5).",
+        three_partitions,
+    ),
+    Study(
+        "ablations",
+        "glocal_xml",
+        "P@1, P@3 and P@5 of the branches trained together, without the gradient of the local branch below it, with "
+        "a pooler, and trained alone: table 3 of GlocalXML (arXiv:2204.00933), table 4 of its longer version",
+        "With RoBERTa on EURLex-4K P@1/3/5 is 87.27 / 75.09 / 62.97 (global), 85.98 / 73.36 / 60.76 (local) and 88.93 "
+        "/ 76.90 / 64.22 (both), branches of one model. With a stop gradient it is 87.12 / 75.04 / 62.94, 85.96 / "
+        "72.68 / 59.56 and 88.51 / 76.73 / 64.27. The paper has no table with a pooler or of branches trained alone.",
+        glocal_ablations,
+    ),
+    Study(
+        "ablations",
+        "me_xml",
+        "P@1, P@3 and P@5 of one to three experts and of the losses: table 4 of ME-XML, with its layers 12 and 6 "
+        "taken as the last and the middle one of the encoder",
+        "With RoBERTa on EUR-Lex P@5 is 62.33 for 1E (D-12), 57.75 for 1E (A-1), 59.05 for 1E (A-12), 62.35 for 1E "
+        "(D-12+1); for 2E (A-1 + D-12) 63.22 with L_col, 64.14 with L_ind, 64.38 with L_ind + L_div; with L_ind + "
+        "L_div 62.96 for 2E (D-1 + D-12), 63.76 for 2E (A-12 + D-12), 64.85 for 3E (A-1 + A-6 + D-12) and 63.51 for "
+        "3E (A-1 + D-6 + D-12).",
+        expert_ablations,
+    ),
+]
+
+
+def find_study(name: str, model_type: str) -> Study:
+    """The study of that name for a family; a name or a family that has none is an error that tells what there is."""
+    families = {study.model_type: study for study in STUDIES if study.name == name}
+    if not families:
+        names = ", ".join(dict.fromkeys(study.name for study in STUDIES))
+        raise ValueError(f"There is no study {name!r}; the studies are {names}.")
+    if model_type not in families:
+        own = ", ".join(study.name for study in STUDIES if study.model_type == model_type) or "none"
+        raise ValueError(
+            f"The study {name} is about {' and '.join(families)}, but the recipe's `model_type` is {model_type}: "
+            f"pass a recipe of that family, or choose a study of this one ({own})."
+        )
+    return families[model_type]
+
+
+def study_points(study: Study, depth: int, layers: Sequence[int] | None = None) -> list[Point]:
+    """The points of a study for an encoder of `depth` layers, all of its layers or the chosen ones."""
+    if layers is not None and study.layers is None:
+        raise ValueError(f"The study {study.name} has no choice of layers: leave `--layers` out.")
+    if layers is None:
+        layers = study.layers(depth) if study.layers is not None else ()
+    return study.points(depth, sorted(set(layers)))

@@ -1,0 +1,75 @@
+"""What a study leaves behind: tables, figures, and one page about them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from glocal_xml.atomic_file import write_atomically
+
+from .curves import Figure, study_figures
+from .figures import write_figure
+from .points import MeasuredPoint
+from .studies import Study
+from .tables import (
+    FREQUENCY,
+    band_rows,
+    band_table,
+    branch_rows,
+    divergence_rows,
+    divergence_table,
+    percent,
+    precision_table,
+    write_csv,
+)
+
+_DEFINITIONS = (
+    "P@k on the test texts, in percent. JSD is the mean over texts and labels of the Jensen-Shannon divergence of the "
+    "two branches' probabilities of a label. KL is KL(first || second) of these probabilities on the true labels of a "
+    "text, summed (per text) or averaged (per true label); all in nats."
+)
+
+
+def write_study(folder: Path, study: Study, points: Sequence[MeasuredPoint], command: str, data: str) -> None:
+    """Writes figures, tables and `summary.md` of a study."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(folder / "branches.csv", branch_rows(points))
+    write_csv(folder / "divergences.csv", divergence_rows(points))
+    write_csv(folder / "bands.csv", band_rows(points))
+    figures = study_figures(study, points)
+    for figure in figures:
+        write_figure(folder, figure, subtitle(points, data))
+    write_atomically(folder / "summary.md", summary(study, points, figures, command, data))
+
+
+def subtitle(points: Sequence[MeasuredPoint], data: str) -> str:
+    """One line on data, encoder and size, and what the most frequent labels alone reach."""
+    first = points[0]
+    encoder = Path(first.results["settings"]["model"]["encoder"]).name
+    metrics = first.results["test"][FREQUENCY]
+    baseline = ", ".join(f"P@{k} {percent(metrics[f'precision@{k}'])}" for k in (1, 5) if f"precision@{k}" in metrics)
+    seeds = len({measured.seed for measured in points})
+    sizes = f"{first.divergences['train_texts']:,} training and {first.divergences['texts']:,} test texts"
+    return f"{data}, {encoder}; {sizes}; {seeds} seed{'s' * (seeds > 1)}\nlabel frequency alone: {baseline}"
+
+
+def summary(study: Study, points: Sequence[MeasuredPoint], figures: Sequence[Figure], command: str, data: str) -> str:
+    """The study on one page: command, what the paper found, figures, tables, versions and machine."""
+    environments = list(
+        {str(measured.results["environment"]): measured.results["environment"] for measured in points}.values()
+    )
+    machine = "\n".join("- " + ", ".join(f"{name} {value}" for name, value in one.items()) for one in environments)
+    pictures = "\n\n".join(f"![{figure.title}]({figure.name}.png)" for figure in figures)
+    parts = [
+        f"# {study.name}: {study.model_type} on {data}",
+        f"Reproduces {study.reproduces}.",
+        f"```\n{command}\n```",
+        subtitle(points, data).replace("\n", "; ") + ".",
+        f"**In the paper**: {study.found}",
+        pictures,
+        f"## Precision\n\n{precision_table(points)}",
+        f"## Labels by frequency\n\nFew: 1 to 20 training texts, medium: 21 to 100, many: more, unseen: none. "
+        f"Percent, final ranking; `bands.csv` has every branch.\n\n{band_table(points)}",
+    ]
+    if table := divergence_table(points):
+        parts.append(f"## Divergence of the branches\n\n{table}")
+    parts += [f"## How it was measured\n\n{_DEFINITIONS}\n\n{machine}"]
+    return "\n\n".join(parts) + "\n"
