@@ -3,11 +3,22 @@
 from glocal_xml.data import LabelSpace, load_xmtc_dataset
 from glocal_xml.explain import explain
 from glocal_xml.metrics import xmtc_metrics
-from glocal_xml.modeling import GlocalXMLConfig, GlocalXMLForMultiLabel, MEXMLConfig, MEXMLForMultiLabel
+from glocal_xml.modeling import (
+    AdaptiveLabelClusters,
+    APLCXLNet,
+    APLCXLNetConfig,
+    GlocalXMLConfig,
+    GlocalXMLForMultiLabel,
+    MEXMLConfig,
+    MEXMLForMultiLabel,
+)
 from glocal_xml.pretrained import minilm_path
 from glocal_xml.version import __version__
 
 __all__ = [
+    "APLCXLNet",
+    "APLCXLNetConfig",
+    "AdaptiveLabelClusters",
     "GlocalXMLConfig",
     "GlocalXMLForMultiLabel",
     "LabelSpace",

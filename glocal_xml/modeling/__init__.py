@@ -2,9 +2,12 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
+from .adaptive_clusters import AdaptiveLabelClusters
+from .configuration_aplc_xlnet import APLCXLNetConfig
 from .configuration_base import XMTCConfig
 from .configuration_glocal_xml import GlocalXMLConfig
 from .configuration_me_xml import MEXMLConfig
+from .modeling_aplc_xlnet import APLCXLNet
 from .modeling_base import XMTCPreTrainedModel
 from .modeling_glocal_xml import GlocalXMLForMultiLabel
 from .modeling_me_xml import MEXMLForMultiLabel
@@ -14,6 +17,7 @@ from .modeling_output import XMTCOutput
 FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
     GlocalXMLConfig: GlocalXMLForMultiLabel,
     MEXMLConfig: MEXMLForMultiLabel,
+    APLCXLNetConfig: APLCXLNet,
 }
 
 for config_class, model_class in FAMILIES.items():
@@ -26,6 +30,9 @@ for config_class, model_class in FAMILIES.items():
 
 __all__ = [
     "FAMILIES",
+    "APLCXLNet",
+    "APLCXLNetConfig",
+    "AdaptiveLabelClusters",
     "GlocalXMLConfig",
     "GlocalXMLForMultiLabel",
     "MEXMLConfig",

@@ -26,18 +26,24 @@ def binary_cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, first_l
 
 
 def binary_cross_entropy_pair(
-    logits: torch.Tensor, labels: torch.Tensor, first_label: int = 0
+    logits: torch.Tensor, labels: torch.Tensor, first_label: int = 0, text_weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     [`binary_cross_entropy_sum`] together with its derivative by each logit, of the shape of `logits`.
 
-    The heads take their loss as such a pair, since they make gradients in the forward pass.
+    The heads take their loss as such a pair, since they make gradients in the forward pass. With `text_weights`, of
+    shape (texts,), the terms of each text are multiplied by its weight.
     """
     columns, inside = _columns_in_run(logits, labels, first_label)
     inside = inside.to(logits.dtype)
-    loss = nn.functional.softplus(logits).sum() - (logits.gather(1, columns) * inside).sum()
+    positive = logits.gather(1, columns) * inside  # (texts, positives)
+    loss = nn.functional.softplus(logits).sum(dim=1) - positive.sum(dim=1)  # (texts,)
     # An id outside the run is moved to a column inside it, but takes nothing away there.
-    return loss, logits.sigmoid().scatter_add_(1, columns, -inside)
+    by_logits = logits.sigmoid().scatter_add_(1, columns, -inside)
+    if text_weights is not None:
+        text_weights = text_weights.to(logits.dtype)
+        loss, by_logits = loss * text_weights, by_logits.mul_(text_weights.unsqueeze(1))
+    return loss.sum(), by_logits
 
 
 def _columns_in_run(logits: torch.Tensor, labels: torch.Tensor, first_label: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -127,7 +127,7 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
             labels = check_labels(labels, self.config.num_labels, len(input_ids))
         if self.training and labels is not None and not output_logits:
             terms = self.label_loss_terms(features, labels) | self.further_loss_terms(features, labels)
-            return _with_loss(XMTCOutput(), terms)
+            return with_loss(XMTCOutput(), terms)
         return self.scan_labels(features, labels, top_k, output_logits)
 
     def scan_labels(
@@ -165,7 +165,7 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
             top_k_scores=best.scores.sigmoid(),
             branch_top_k_ids={name: ranking.ids for name, ranking in branch_best.items()} if len(heads) > 1 else None,
         )
-        return _with_loss(output, terms)
+        return with_loss(output, terms)
 
     @torch.no_grad()
     def predict_top_k(
@@ -236,7 +236,8 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         return min(top_k, self.config.num_labels)
 
 
-def _with_loss(output: XMTCOutput, terms: dict[str, torch.Tensor]) -> XMTCOutput:
+def with_loss(output: XMTCOutput, terms: dict[str, torch.Tensor]) -> XMTCOutput:
+    """Adds a loss and the terms that it is the sum of, where there are any."""
     if terms:
         output.loss = sum(terms.values())
         output.loss_terms = {name: term.detach() for name, term in terms.items()}

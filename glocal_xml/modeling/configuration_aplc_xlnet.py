@@ -1,0 +1,56 @@
+"""Configuration of APLC-XLNet."""
+
+from dataclasses import field
+
+from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig
+from transformers.configuration_utils import SubConfigSpec
+
+from .cluster_sizes import cluster_sizes, tail_widths
+from .configuration_base import XMTCConfig
+
+
+@strict
+class APLCXLNetConfig(XMTCConfig):
+    """
+    Configuration of [`APLCXLNet`]; the defaults are those of the paper for label spaces of thousands
+    ([arXiv:2007.02439](https://arxiv.org/abs/2007.02439), table 2). Shared fields are described in [`XMTCConfig`]; the
+    encoder is XLNet unless another one is given.
+
+    Args:
+        cluster_proportions (`list[float]`, *optional*, defaults to `[0.5, 0.5]`):
+            Share of the labels, in the order of falling frequency, that the head cluster and each tail cluster hold.
+        cluster_decay (`float`, *optional*, defaults to 2):
+            Factor q by which the width of the vector of a text falls from cluster to cluster.
+        tail_norm (`bool`, *optional*, defaults to `True`):
+            Puts layer norm and ReLU between the two layers of a tail: so in the authors' code, and not in the paper.
+        summary_size (`int`, *optional*):
+            Size d_h of the hidden layer between encoder and clusters; by default that of the encoder.
+        summary_dropout (`float`, *optional*, defaults to 0.1):
+            Dropout after that layer.
+    """
+
+    model_type = "aplc_xlnet"
+    sub_configs_defaults = {"encoder": SubConfigSpec(config_class=AutoConfig, model_type="xlnet")}
+
+    cluster_proportions: list[float | int] = field(default_factory=lambda: [0.5, 0.5])
+    cluster_decay: float | int = 2
+    tail_norm: bool = True
+    summary_size: int | None = None
+    summary_dropout: float | int = 0.1
+
+    @property
+    def cluster_input_size(self) -> int:
+        return self.hidden_size if self.summary_size is None else self.summary_size
+
+    def validate_clusters(self):
+        """Part of the checks that `@strict` runs at construction and before saving."""
+        if self.summary_size is not None and self.summary_size < 1:
+            raise ValueError(f"`summary_size` must be at least 1, got {self.summary_size}.")
+        if not 0 <= self.summary_dropout < 1:
+            raise ValueError(f"`summary_dropout` must lie in 0 to 1, 1 left out, got {self.summary_dropout}.")
+        sizes = cluster_sizes(self.num_labels, self.cluster_proportions)
+        tail_widths(self.cluster_input_size, self.cluster_decay, len(sizes) - 1)
+
+
+__all__ = ["APLCXLNetConfig"]
