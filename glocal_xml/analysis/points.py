@@ -173,6 +173,7 @@ def measure_point(point: Point, arguments: Arguments, *, overwrite: bool, keep_m
                 f"{folder} holds a run with other settings ({_difference(known, settings)}): delete it by "
                 "`--overwrite_output true`, or choose another `--output_dir`."
             )
+        logger.info("deletes %s, a run with other settings (%s)", folder, _difference(known, settings))
         clear_run_folder(folder)
         (folder / DIVERGENCES_FILE).unlink(missing_ok=True)
     results, divergences = _read(folder / RESULTS_FILE), _read(folder / DIVERGENCES_FILE)

@@ -34,7 +34,9 @@ def main(argv: list[str]) -> list[MeasuredPoint]:
     points = []
     for number, (point, arguments) in enumerate(planned, start=1):
         logger.info("point %d of %d: %s, seed %d", number, len(planned), point.name, arguments[2].seed)
-        points.append(measure_point(point, arguments, overwrite=args.overwrite_output, keep_model=own.keep_models))
+        points.append(
+            measure_point(point, arguments, overwrite=own.overwrite_output == "true", keep_model=own.keep_models)
+        )
     folder = Path(args.output_dir, study.name)
     write_study(folder, study, points, f"glocal-xml analyse {shlex.join(argv)}", _data_name(data_args))
     logger.info("%s\n\n%s\n\n%s", study.reproduces, precision_table(points), band_table(points))
@@ -56,6 +58,8 @@ options:
   --layers N ...   layers and experts: only these layers
   --seeds N ...    train every point with each of these seeds; figures show mean, least and greatest value
   --keep_models    keep the weights of every point, which are deleted once it is measured
+  --overwrite_output true
+                   train points anew whose settings have changed; counts only on the command line, not in a recipe
   --output_dir     folder of the analysis: <study>/ holds figures and tables, runs/ a training run per point
 
 All other options are those of `glocal-xml train --help`. An analysis that was interrupted goes on with the same
@@ -70,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", type=int, nargs="+")
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--keep_models", action="store_true")
+    # Not the recipe's: one that replaces its own run each time must not delete hours of others.
+    parser.add_argument("--overwrite_output", choices=["true", "false"], nargs="?", const="true", default="false")
     return parser
 
 

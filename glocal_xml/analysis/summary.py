@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from glocal_xml.atomic_file import write_atomically
+from glocal_xml.training.report import BASELINE
 
 from .curves import Figure, study_figures
 from .figures import write_figure
 from .points import MeasuredPoint
 from .studies import Study
 from .tables import (
-    FREQUENCY,
     band_rows,
     band_table,
     branch_rows,
@@ -44,7 +44,7 @@ def subtitle(points: Sequence[MeasuredPoint], data: str) -> str:
     """One line on data, encoder and size, and what the most frequent labels alone reach."""
     first = points[0]
     encoder = Path(first.results["settings"]["model"]["encoder"]).name
-    metrics = first.results["test"][FREQUENCY]
+    metrics = first.results["test"][BASELINE]
     baseline = ", ".join(f"P@{k} {percent(metrics[f'precision@{k}'])}" for k in (1, 5) if f"precision@{k}" in metrics)
     seeds = len({measured.seed for measured in points})
     sizes = f"{first.divergences['train_texts']:,} training and {first.divergences['texts']:,} test texts"

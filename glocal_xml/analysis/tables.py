@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from glocal_xml.atomic_file import write_atomically
+from glocal_xml.training.report import BASELINE
 
 from .points import MeasuredPoint
 
-FREQUENCY = "label frequency"
 BANDS = ("many", "medium", "few", "unseen")
 
 Row = dict[str, Any]
@@ -52,7 +52,7 @@ def band_rows(points: Iterable[MeasuredPoint]) -> list[Row]:
 
 def largest_rank(measured: MeasuredPoint) -> int:
     """The largest k of a run's metrics."""
-    metrics = measured.results["test"][FREQUENCY]
+    metrics = measured.results["test"][BASELINE]
     return max(int(name.removeprefix("precision@")) for name in metrics if name.startswith("precision@"))
 
 
@@ -102,7 +102,7 @@ def precision_table(points: Sequence[MeasuredPoint]) -> str:
     lines, baseline = [], None
     for (point, branch), rows in by_point(branch_rows(points), ("point", "branch")).items():
         cells = [mean_and_range([row[column] for row in rows], percent) for column in columns if column in rows[0]]
-        if branch == FREQUENCY:
+        if branch == BASELINE:
             baseline = ["", branch, *cells]
         else:
             lines.append([point, branch, *cells])

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -23,7 +24,8 @@ def flags(encoder_folder, text_file, tmp_path_factory):
         f"train_file: {text_file('train.jsonl', 64)}\n"
         f"test_file: {text_file('test.jsonl', 16, first=96)}\n"
         "module_learning_rates: {encoder: 3e-3, global_head: 1e-2, local_head: 1e-2}\n"
-        "per_device_train_batch_size: 16\nnum_train_epochs: 2\nsave_strategy: 'no'\nuse_cpu: true\nmetrics_at: 1\n"
+        "per_device_train_batch_size: 16\nnum_train_epochs: 2\noverwrite_output: true\n"
+        "save_strategy: 'no'\nuse_cpu: true\nmetrics_at: 1\n"
         f"output_dir: {folder / 'out'}\n",
         encoding="utf-8",
     )
@@ -119,6 +121,7 @@ def test_goes_on_without_training_again(layers, flags, no_training, caplog):
 
 
 def test_other_settings_are_refused_with_the_remedy(layers, flags, folder):
+    # Although the recipe may overwrite its own run.
     argv = ["layers", *flags, "--layers", "0", "--seeds", "1", "--num_train_epochs", "1"]
     with pytest.raises(ValueError, match=r"other settings \(num_train_epochs\).*--overwrite_output true"):
         main(argv)
@@ -185,6 +188,12 @@ def test_mistakes_are_refused_before_training(change, message, flags, no_trainin
     study, *rest = change
     assert command(["analyse", study, *flags, "--output_dir", str(tmp_path), *rest]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_without_matplotlib_nothing_is_trained(flags, no_training, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert command(["analyse", "layers", *flags, "--output_dir", str(tmp_path)]) == 2
+    assert "glocal-xml[analysis]" in capsys.readouterr().err
 
 
 def test_needs_test_texts_and_an_encoder(encoder_folder, text_file, capsys):
