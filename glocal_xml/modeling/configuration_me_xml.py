@@ -44,7 +44,8 @@ class MEXMLConfig(XMTCConfig):
         mlp_size (`int`, *optional*, defaults to 256):
             Width of the hidden layer of the MLP of attention experts.
         document_mlp_size (`int`, *optional*):
-            Width of the hidden layer of the MLP of document experts; the hidden size of the encoder when left out.
+            Width of the hidden layer of the MLP of document experts; the hidden size of the encoder when left out. 0
+            leaves the hidden layer out: a linear classifier, which learns faster from few texts.
         label_bias (`bool`, *optional*, defaults to `False`):
             Adds one bias per label to each expert; see [`GlocalXMLConfig`].
     """
@@ -75,12 +76,11 @@ class MEXMLConfig(XMTCConfig):
             raise ValueError(
                 f"`training_loss` must be one of {', '.join(TRAINING_LOSSES)}, got {self.training_loss!r}."
             )
-        for name in ("diversity_weight", "diversity_start_epoch"):
-            if getattr(self, name) < 0:
+        for name in ("diversity_weight", "diversity_start_epoch", "document_mlp_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 0:
                 raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}.")
-        for name in ("mlp_size", "document_mlp_size"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.mlp_size < 1:
+            raise ValueError(f"`mlp_size` must be at least 1, got {self.mlp_size}.")
 
 
 def parse_expert(name: str, num_layers: int) -> Expert:

@@ -20,14 +20,19 @@ from .modeling_base import Features, XMTCPreTrainedModel
 
 
 class DocumentExpert(LabelClassifier):
-    """An MLP from document tokens to one logit per label (ME-XML eq. 1); the last layer is the classifier's."""
+    """
+    An MLP from document tokens to one logit per label (ME-XML eq. 1); the last layer is the classifier's, and with an
+    `mlp_size` of 0 the only one.
+    """
 
     def __init__(self, input_size: int, mlp_size: int, num_labels: int, chunk_bytes: int, bias: bool):
-        super().__init__(mlp_size, num_labels, chunk_bytes, bias=bias)
-        self.mlp_hidden = nn.Linear(input_size, mlp_size)
+        super().__init__(mlp_size or input_size, num_labels, chunk_bytes, bias=bias)
+        self.mlp_hidden = nn.Linear(input_size, mlp_size) if mlp_size else None
 
     def features(self, document_tokens: torch.Tensor) -> tuple[torch.Tensor]:
         """What the classifier reads of the concatenated document tokens, of shape (texts, mlp)."""
+        if self.mlp_hidden is None:
+            return (document_tokens,)
         return (nn.functional.relu(self.mlp_hidden(document_tokens)),)
 
 
@@ -53,7 +58,7 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
             if expert.kind == "A":
                 head = LabelAttention(size, labels, budget, config.mlp_size, bias=config.label_bias, projections=False)
             else:
-                width = config.document_mlp_size or size
+                width = size if config.document_mlp_size is None else config.document_mlp_size
                 head = DocumentExpert(size * len(expert.layers), width, labels, budget, bias=config.label_bias)
             self.experts[expert.name] = head
         self.register_buffer("label_counts", torch.zeros(labels, dtype=torch.long))
@@ -63,7 +68,7 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
         super()._init_weights(module)
-        if isinstance(module, DocumentExpert):
+        if isinstance(module, DocumentExpert) and module.mlp_hidden is not None:
             init.xavier_uniform_(module.mlp_hidden.weight)
         if module is self:
             init.zeros_(self.label_counts)

@@ -46,6 +46,13 @@ def test_equals_the_equations_of_the_paper():
     torch.testing.assert_close(scores["D-3+2"], second)
 
 
+def test_document_expert_without_a_hidden_layer():
+    model = make(experts=["D-3"], document_mlp_size=0)
+    token = model.encoder(INPUT_IDS).last_hidden_state[:, 0]
+    expected = token @ model.experts["D-3"].label_embeddings.weight.T
+    torch.testing.assert_close(model(INPUT_IDS).logits, expected)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("A-0", "A-0"), ("D-12", "D-12"), ("D--1", "D-12"), ("A--13", "A-0"), ("D-12+-12", "D-12+1")],
@@ -75,7 +82,7 @@ def test_bad_experts_are_refused(experts, message):
 @pytest.mark.parametrize(
     "fields",
     [{"training_loss": "mean"}, {"diversity_weight": -0.1}, {"diversity_start_epoch": -1}, {"mlp_size": 0}]
-    + [{"document_mlp_size": 0}],
+    + [{"document_mlp_size": -1}],
     ids=str,
 )
 def test_bad_fields_are_refused(fields):
