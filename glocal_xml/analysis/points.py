@@ -144,8 +144,9 @@ def plan_runs(argv: list[str], points: Sequence[Point], seeds: Iterable[int] | N
 
 def _check_diversity(points: Iterable[Point], model_args: ModelArguments, args: XMTCTrainingArguments) -> None:
     """A loss that never sets in would make two equal rows of a table, and look like a finding."""
-    start = recipe_fields(model_args).get("diversity_start_epoch", 0)
-    diverse = any(point.changes.get("diversity_weight", 0) > 0 for point in points)
+    recipe = recipe_fields(model_args)
+    start = recipe.get("diversity_start_epoch", 0)
+    diverse = any((recipe | point.changes).get("diversity_weight", 0) > 0 for point in points)
     if diverse and args.max_steps <= 0 and start >= args.num_train_epochs:
         raise ValueError(
             f"`diversity_start_epoch` is {start}, but the recipe trains {args.num_train_epochs:g} epochs, counted "
@@ -186,6 +187,8 @@ def measure_point(point: Point, arguments: Arguments, *, overwrite: bool, keep_m
         results = _train(arguments, folder)
     if "test" not in results:
         raise ValueError(f"The run {folder} judged no test texts: pass `--test_file`, or a dataset with a test part.")
+    if any(f"precision@{k}" not in metrics for metrics in results["test"].values() for k in _RANKS):
+        raise ValueError(f"A study ranks {max(_RANKS)} labels, and {folder} has fewer: use data with more.")
     divergences = _measure(arguments, folder)
     write_atomically(folder / DIVERGENCES_FILE, json.dumps(divergences, indent=2) + "\n")
     if not keep_model:

@@ -115,8 +115,8 @@ STUDIES = [
         "figures 1 and 2 of GlocalXML (arXiv:2204.00933)",
         "With RoBERTa and 256 tokens on EURLex-4K and Wiki10-31K (sections 4.1 and 4.2) global alone is fairly stable "
         "over the layers and above local alone; both together are best, peak with the local branch at or near layer "
-        "1, and lose with higher layers. On EURLex-4K the divergence of the two branches falls as the layer rises, "
-        "and the relative gain falls with it.",
+        "1, and lose with higher layers. On EURLex-4K, with the global classifier fixed and not trained anew for each "
+        "layer as here, the divergence of the two branches falls as the layer rises, and the relative gain with it.",
         local_layers,
         lambda depth: range(depth + 1),
     ),

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from glocal_xml.atomic_file import write_atomically
+from glocal_xml.data import BAND_LIMITS
+from glocal_xml.training.card_tables import band_limits, percent
 from glocal_xml.training.report import BASELINE
 
 from .curves import Figure, study_figures
@@ -16,7 +18,6 @@ from .tables import (
     branch_rows,
     divergence_rows,
     divergence_table,
-    percent,
     precision_table,
     write_csv,
 )
@@ -57,6 +58,7 @@ def summary(study: Study, points: Sequence[MeasuredPoint], figures: Sequence[Fig
         {str(measured.results["environment"]): measured.results["environment"] for measured in points}.values()
     )
     machine = "\n".join("- " + ", ".join(f"{name} {value}" for name, value in one.items()) for one in environments)
+    bands = ", ".join(f"{band} {band_limits(band)}" for band in BAND_LIMITS)
     pictures = "\n\n".join(f"![{figure.title}]({figure.name}.png)" for figure in figures)
     parts = [
         f"# {study.name}: {study.model_type} on {data}",
@@ -66,7 +68,7 @@ def summary(study: Study, points: Sequence[MeasuredPoint], figures: Sequence[Fig
         f"**In the paper**: {study.found}",
         pictures,
         f"## Precision\n\n{precision_table(points)}",
-        f"## Labels by frequency\n\nFew: 1 to 20 training texts, medium: 21 to 100, many: more, unseen: none. "
+        f"## Labels by frequency\n\nTraining texts: {bands}. "
         f"Percent, final ranking; `bands.csv` has every branch.\n\n{band_table(points)}",
     ]
     if table := divergence_table(points):

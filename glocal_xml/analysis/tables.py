@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from glocal_xml.atomic_file import write_atomically
+from glocal_xml.data import BAND_LIMITS
+from glocal_xml.training.card_tables import percent
 from glocal_xml.training.report import BASELINE
 
 from .points import MeasuredPoint
-
-BANDS = ("many", "medium", "few", "unseen")
 
 Row = dict[str, Any]
 
@@ -41,7 +41,7 @@ def band_rows(points: Iterable[MeasuredPoint]) -> list[Row]:
     for measured in points:
         for branch, metrics in measured.results["test"].items():
             k = largest_rank(measured)
-            for band in BANDS:
+            for band in reversed(BAND_LIMITS):
                 names = {f"macro_{name}@{k}": f"macro_{name}@{k}_{band}" for name in ("precision", "recall", "f1")}
                 # A band without labels has no metrics.
                 if all(name in metrics for name in names.values()):
@@ -90,10 +90,6 @@ def mean_and_range(values: Sequence[float], write: Callable[[float], str]) -> st
     """`49.28`, or with several seeds `49.28 (49.01 to 49.60)`."""
     mean = write(sum(values) / len(values))
     return mean if len(values) == 1 else f"{mean} ({write(min(values))} to {write(max(values))})"
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.2f}"
 
 
 def precision_table(points: Sequence[MeasuredPoint]) -> str:

@@ -70,9 +70,15 @@ class AdaptiveLabelClusters(LabelScorer):
             for width, size in zip(widths, self.sizes[1:], strict=True)
         )
         # Where each label stands when the labels are put cluster by cluster, and which label stands there. Saved with
-        # the weights, which mean nothing without them; -1 until they are known.
-        self.register_buffer("label_places", torch.full((num_labels,), -1))
-        self.register_buffer("label_order", torch.full((num_labels,), -1))
+        # the weights, which mean nothing without them; 0 as sizes until they are known.
+        self.register_buffer("label_places", torch.zeros(num_labels, dtype=torch.long))
+        self.register_buffer("label_order", torch.zeros(num_labels, dtype=torch.long))
+        self.register_buffer("cluster_sizes", torch.zeros(len(self.sizes), dtype=torch.long))
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether it is known which labels each cluster holds."""
+        return self.cluster_sizes.tolist() == self.sizes
 
     @torch.no_grad()
     def set_label_counts(self, label_counts: Sequence[int] | torch.Tensor) -> None:
@@ -86,13 +92,14 @@ class AdaptiveLabelClusters(LabelScorer):
         by_count = counts.argsort(descending=True, stable=True)
         # By id within a cluster, so that a ranking of its labels puts the lower id first on a tie.
         order = torch.cat([ids.sort().values for ids in by_count.split(self.sizes)])
-        if self.label_order[0] >= 0 and not torch.equal(order, self.label_order):
+        if self.is_clustered and not torch.equal(order, self.label_order):
             raise ValueError(
                 "The labels are in clusters already, and other counts would give trained weights to other labels: "
                 "build a new layer."
             )
         self.label_order.copy_(order)
         self.label_places.copy_(order.argsort())
+        self.cluster_sizes.copy_(torch.tensor(self.sizes))
 
     def logits(self, features: tuple[torch.Tensor], label_ids: slice | torch.Tensor) -> torch.Tensor:
         hidden, roots = self._with_roots(features)
@@ -194,11 +201,13 @@ class AdaptiveLabelClusters(LabelScorer):
 
     def _with_roots(self, features: tuple[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """The vectors of the texts and the root logits of the tails, (texts, tails), in single precision at least."""
-        if self.label_order[0] < 0:
+        if not self.is_clustered:
             raise ValueError(
                 "It is not known which labels are frequent: call `set_label_counts(label_space.counts)` once on a new "
-                "model; saved weights hold the answer."
+                "model; saved weights hold the answer, for clusters of the same sizes."
             )
+        if not isinstance(features, tuple) or features[0].dim() != 2 or len(features[0]) == 0:
+            raise ValueError("Pass `(hidden,)`, a tuple of one tensor of shape (texts, hidden size) with some texts.")
         (hidden,) = features  # (texts, hidden)
         precision = torch.promote_types(hidden.dtype, torch.float32)
         # A root counts in every label of its tail, and there are few of them.

@@ -32,7 +32,7 @@ def cluster_sizes(num_labels: int, proportions: Sequence[float]) -> list[int]:
     if min(sizes) < 1:
         raise ValueError(
             f"With `num_labels` {num_labels} the proportions {list(proportions)} make label clusters of the sizes "
-            f"{sizes}, but each needs at least one label: use fewer clusters, or more even ones."
+            f"{sizes}, but each needs at least one label: use fewer clusters, more even ones, or a linear classifier."
         )
     return sizes
 

@@ -35,17 +35,18 @@ class MEXMLConfig(XMTCConfig):
             top: `"D--1"` is the last one. Experts are called by what they read, `D--1` of twelve layers `D-12`.
         training_loss (`str`, *optional*, defaults to `"individual"`):
             `"individual"` (mean of the experts' cross-entropies) or `"collaborative"` (cross-entropy of the mean of
-            their logits, eq. 5; an ablation of the paper, and slower).
+            their logits, eq. 5; an ablation of the paper, which computes all logits twice).
         diversity_weight (`float`, *optional*, defaults to 0.01):
             Weight of the diversity loss (alpha of eq. 10); 0 leaves it out. It needs training frequencies
             (`model.set_label_counts`) and at least two experts.
-        diversity_start_epoch (`int`, *optional*, defaults to 3):
-            Epoch at whose begin the diversity loss sets in, the first being 0; the paper says "a few epochs".
+        diversity_start_epoch (`int`, *optional*, defaults to 1):
+            Epoch at whose begin the diversity loss sets in, the first being 0. The paper has it after "a few" of 4 to
+            8 epochs.
         mlp_size (`int`, *optional*, defaults to 256):
             Width of the hidden layer of the MLP of attention experts.
         document_mlp_size (`int`, *optional*):
-            Width of the hidden layer of the MLP of document experts; the hidden size of the encoder when left out. 0
-            leaves the hidden layer out: a linear classifier, which learns faster from few texts.
+            Width of the hidden layer (tanh, started as the identity) of the MLP of document experts; the hidden size of
+            the encoder when left out. 0 leaves the hidden layer out: a linear classifier, which learns a little faster.
         label_bias (`bool`, *optional*, defaults to `False`):
             Adds one bias per label to each expert; see [`GlocalXMLConfig`].
     """
@@ -55,7 +56,7 @@ class MEXMLConfig(XMTCConfig):
     experts: list[str] = field(default_factory=lambda: ["A-1", "D--1"])
     training_loss: str = "individual"
     diversity_weight: float | int = 0.01
-    diversity_start_epoch: int = 3
+    diversity_start_epoch: int = 1
     mlp_size: int = 256
     document_mlp_size: int | None = None
     label_bias: bool = False

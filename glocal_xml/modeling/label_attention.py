@@ -8,6 +8,7 @@ from torch import nn
 from .fused_loss import fused_loss
 from .label_attention_loss import attention_loss
 from .label_scorer import LabelScorer, readable_weight
+from .losses import LossPair
 
 
 class LabelAttention(LabelScorer):
@@ -84,7 +85,12 @@ class LabelAttention(LabelScorer):
         logits = self.mlp_output(nn.functional.relu(read)).squeeze(-1)  # (texts, labels)
         return logits if self.label_bias is None else logits + self.label_bias[label_ids]
 
-    def loss(self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+    def loss(
+        self,
+        features: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        labels: torch.Tensor,
+        loss_pair: LossPair | None = None,
+    ) -> torch.Tensor:
         keys, values, mask = features
         compute = partial(
             attention_loss,
@@ -92,7 +98,7 @@ class LabelAttention(LabelScorer):
             labels=labels,
             temperature=self.temperature,
             chunk_size=self.chunk_size(features),
-            loss_pair=self.loss_pair,
+            loss_pair=loss_pair or self.loss_pair,
         )
         inputs = (
             keys,

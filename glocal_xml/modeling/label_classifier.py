@@ -40,9 +40,11 @@ class LabelClassifier(LabelScorer):
         logits = (chosen @ document_embedding.unsqueeze(-1)).squeeze(-1)  # (texts, chosen)
         return logits if bias is None else logits + bias[label_ids]
 
-    def loss(self, features: tuple[torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+    def loss(
+        self, features: tuple[torch.Tensor], labels: torch.Tensor, loss_pair: LossPair | None = None
+    ) -> torch.Tensor:
         compute = partial(
-            classifier_loss, labels=labels, chunk_size=self.chunk_size(features), loss_pair=self.loss_pair
+            classifier_loss, labels=labels, chunk_size=self.chunk_size(features), loss_pair=loss_pair or self.loss_pair
         )
         weight = readable_weight(self.label_embeddings, "label_embeddings")
         return fused_loss(compute, (*features, weight, self.label_bias), 1 / (labels.shape[0] * self.num_labels))

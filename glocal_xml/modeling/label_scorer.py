@@ -33,11 +33,14 @@ class LabelScorer(nn.Module):
         """Logits of a run of labels, or of labels chosen per text by ids of shape (texts, chosen)."""
         raise NotImplementedError
 
-    def loss(self, features: tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
+    def loss(
+        self, features: tuple[torch.Tensor, ...], labels: torch.Tensor, loss_pair: LossPair | None = None
+    ) -> torch.Tensor:
         """
         Binary cross-entropy, the mean over texts and labels, from ids padded with -100.
 
-        Its gradients are made in the forward pass ([`fused_loss`]): one backward pass per forward pass.
+        Its gradients are made in the forward pass ([`fused_loss`]): one backward pass per forward pass. Another
+        `loss_pair` is given the rows of `labels` for what it is asked about, whatever these mean to it.
         """
         raise NotImplementedError
 

@@ -50,12 +50,13 @@ class APLCXLNet(XMTCPreTrainedModel):
             init.xavier_uniform_((module if module is self.summary else module.projection).weight)
         if isinstance(module, AdaptiveLabelClusters):
             # Loading starts from arbitrary memory: without this, clusters that a checkpoint lacks would look known.
-            init.constant_(module.label_places, -1)
-            init.constant_(module.label_order, -1)
+            for buffer in (module.label_places, module.label_order, module.cluster_sizes):
+                init.zeros_(buffer)
 
     def set_label_counts(self, label_counts: Sequence[int] | torch.Tensor) -> None:
-        """Puts the labels into clusters by how many training texts each has; saved with the weights."""
-        self.head.set_label_counts(label_counts)
+        """Puts the labels of a new model into clusters by their training texts; a trained model keeps its clusters."""
+        if not self.head.is_clustered:
+            self.head.set_label_counts(label_counts)
 
     def branch_heads(self) -> dict[str, nn.Module]:
         return {BRANCH: self.head}

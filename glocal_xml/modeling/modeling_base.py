@@ -43,7 +43,7 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         """Starts the bias of every label at its training log-odds (`LabelSpace.log_odds`)."""
         heads = [module for module in self.modules() if getattr(module, "label_bias", None) is not None]
         if not heads:
-            raise ValueError("This model has no label bias: build it with `label_bias=True`.")
+            raise ValueError("This model has no label bias: build it with `label_bias=True`, if its family can.")
         for head in heads:
             head.label_bias.copy_(torch.as_tensor(log_odds))
 

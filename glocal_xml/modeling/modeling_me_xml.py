@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
@@ -15,7 +14,7 @@ from .input_checks import check_label_counts
 from .label_attention import LabelAttention
 from .label_classifier import LabelClassifier
 from .label_scorer import label_chunks
-from .losses import binary_cross_entropy_sum
+from .losses import binary_cross_entropy_pair, binary_cross_entropy_sum
 from .modeling_base import Features, XMTCPreTrainedModel
 
 
@@ -33,7 +32,7 @@ class DocumentExpert(LabelClassifier):
         """What the classifier reads of the concatenated document tokens, of shape (texts, mlp)."""
         if self.mlp_hidden is None:
             return (document_tokens,)
-        return (nn.functional.relu(self.mlp_hidden(document_tokens)),)
+        return (torch.tanh(self.mlp_hidden(document_tokens)),)
 
 
 class MEXMLForMultiLabel(XMTCPreTrainedModel):
@@ -69,9 +68,12 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
     def _init_weights(self, module: nn.Module):
         super()._init_weights(module)
         if isinstance(module, DocumentExpert) and module.mlp_hidden is not None:
-            init.xavier_uniform_(module.mlp_hidden.weight)
+            # It passes on what the encoder knows from the first step; from random weights it took most of an epoch.
+            init.eye_(module.mlp_hidden.weight)
         if module is self:
+            # Loading starts from arbitrary memory, where a checkpoint lacks them.
             init.zeros_(self.label_counts)
+            init.constant_(self.diversity_active, self.config.diversity_start_epoch == 0)
 
     def branch_heads(self) -> dict[str, nn.Module]:
         return dict(self.experts.items())
@@ -105,17 +107,37 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
             losses = super().label_loss_terms(features, labels).values()
             return {"individual": sum(losses) / len(losses)}
 
-        # Every expert's gradient depends on the others' logits, which the heads' own losses do not know: plain
-        # autograd, and each chunk is computed once more in the backward pass instead of being kept.
-        def chunk_loss(chunk: slice) -> torch.Tensor:
-            return self.run_loss_terms(self.branch_logits(features, chunk), labels, chunk.start)["collaborative"]
+        # Every expert's gradient depends on the logits of the others: these are computed first, and what they leave
+        # is the derivative by each logit, the same for all experts, of size (texts, labels).
+        loss, by_logits = self._collaborative_pair(features, labels)
 
+        def loss_pair(
+            logits: torch.Tensor, texts: torch.Tensor, first_label: int
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            part = by_logits[texts.squeeze(1), first_label : first_label + logits.shape[1]].to(logits.dtype)
+            return (part * logits).sum(), part
+
+        texts = torch.arange(len(labels), device=labels.device).unsqueeze(1)  # (texts, 1)
+        linear = sum(head.loss(features[name], texts, loss_pair) for name, head in self.experts.items())
+        # The value of the loss with the gradients of its linear form.
+        return {"collaborative": loss + (linear - linear.detach())}
+
+    @torch.no_grad()
+    def _collaborative_pair(self, features: Features, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cross-entropy of the mean logits, and its derivative by each logit of an expert, (texts, labels)."""
         size = min(head.chunk_size(features[name]) for name, head in self.experts.items())
-        total = sum(
-            checkpoint(chunk_loss, chunk, use_reentrant=False, preserve_rng_state=False)
-            for chunk in label_chunks(self.config.num_labels, size)
-        )
-        return {"collaborative": total / (len(labels) * self.config.num_labels)}
+        total, parts = 0.0, []
+        for chunk in label_chunks(self.config.num_labels, size):
+            loss, by_mean = binary_cross_entropy_pair(
+                self._mean_logits(self.branch_logits(features, chunk)), labels, chunk.start
+            )
+            total = total + loss
+            parts.append(by_mean / len(self.experts))
+        return total / (len(labels) * self.config.num_labels), torch.cat(parts, dim=1)
+
+    @staticmethod
+    def _mean_logits(logits: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.stack(list(logits.values())).mean(dim=0)  # (texts, labels of the run)
 
     def run_loss_terms(
         self, logits: dict[str, torch.Tensor], labels: torch.Tensor, first_label: int
@@ -123,8 +145,7 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
         if self.config.training_loss == "individual":
             losses = super().run_loss_terms(logits, labels, first_label).values()
             return {"individual": sum(losses) / len(losses)}
-        mean = torch.stack(list(logits.values())).mean(dim=0)  # (texts, labels of the run)
-        return {"collaborative": binary_cross_entropy_sum(mean, labels, first_label)}
+        return {"collaborative": binary_cross_entropy_sum(self._mean_logits(logits), labels, first_label)}
 
     def further_loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         if self.config.diversity_weight == 0 or len(self.experts) == 1 or labels.numel() == 0:

@@ -180,6 +180,10 @@ class XMTCTrainingArguments(TrainingArguments):
             if getattr(self, name) and not accelerated:
                 logger.warning("%s asked for, but this device does not speed it up: using single precision.", name)
                 setattr(self, name, False)
+        # A branch on an early layer leaves those above without gradient, and so does a batch with label clusters that
+        # none of its texts needs; Trainer's default would stop at that with gradient checkpointing.
+        if self.ddp_find_unused_parameters is None:
+            self.ddp_find_unused_parameters = True
         super().__post_init__()
         if self.save_strategy not in ("no", "steps", "epoch"):
             raise ValueError(f"`save_strategy` must be steps, epoch or no, got {self.save_strategy.value!r}.")

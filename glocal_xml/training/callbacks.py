@@ -10,11 +10,25 @@ logger = logging.getLogger(__name__)
 
 
 class EpochStarter(TrainerCallback):
-    """Tells the model which epoch begins, for losses that change in the course of training; also after a resume."""
+    """
+    Tells the model which epoch begins, for losses that change in the course of training; also after a resume.
+
+    Trainer takes a stream for one epoch however often it is read: here each pass is one, counted from where a resumed
+    run begins.
+    """
+
+    def __init__(self):
+        self.epoch = 0
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        # Resumed within an epoch, the fraction tells how far it had come.
+        self.epoch = int((state.epoch or 0.0) + 1e-6)
 
     def on_epoch_begin(self, args, state, control, model=None, **kwargs):
-        # Resumed within an epoch, the fraction tells how far it had come.
-        model.start_epoch(int((state.epoch or 0.0) + 1e-6))
+        model.start_epoch(self.epoch)
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        self.epoch += 1
 
 
 class RunReporter(ProgressCallback):

@@ -198,7 +198,10 @@ def build_model(model_args: ModelArguments, label_space: LabelSpace) -> XMTCPreT
     if model_args.model is not None:
         if model_args.model_config:
             raise ValueError("`model_config` is for new models; a trained model keeps the configuration it has.")
-        return AutoModel.from_pretrained(model_args.model, dtype=torch.float32)
+        model = AutoModel.from_pretrained(model_args.model, dtype=torch.float32)
+        # Those of the texts it is trained further on, or, where it is not, its own.
+        model.set_label_counts(label_space.counts)
+        return model
     family = next(model for config, model in FAMILIES.items() if config.model_type == model_args.model_type)
     model = family.from_encoder(
         encoder_path(model_args.encoder),
@@ -210,6 +213,18 @@ def build_model(model_args: ModelArguments, label_space: LabelSpace) -> XMTCPreT
     if getattr(model.config, "label_bias", False):
         model.start_label_bias(label_space.log_odds())
     return model
+
+
+def check_epochs(model: XMTCPreTrainedModel, args: XMTCTrainingArguments) -> None:
+    """Warns of a loss that would never set in."""
+    start = getattr(model.config, "diversity_start_epoch", 0)
+    if model.config.to_dict().get("diversity_weight") and args.max_steps <= 0 and start >= args.num_train_epochs:
+        logger.warning(
+            "The diversity loss sets in at epoch %d, counted from 0, and so never in these %g epochs; lower "
+            "`diversity_start_epoch` in `model_config`, or train longer.",
+            start,
+            args.num_train_epochs,
+        )
 
 
 def check_length(model: XMTCPreTrainedModel, max_length: int) -> None:

@@ -17,6 +17,7 @@ from .model_card import card_of_run
 from .prepare import (
     build_model,
     check_arguments,
+    check_epochs,
     check_length,
     follow_validation,
     load_texts,
@@ -95,6 +96,8 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
     logger.info("labels: %s", label_space.describe())
     model = build_model(model_args, label_space)
     check_length(model, tokenizer.model_max_length)
+    if training:
+        check_epochs(model, args)
     # Results tell what was used, also where it was left to the defaults or to a trained model.
     model_args.model_type, data_args.max_length = model.config.model_type, tokenizer.model_max_length
     follow_validation(args, "validation" in tokens)

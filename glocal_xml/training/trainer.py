@@ -62,7 +62,8 @@ class XMTCTrainer(Trainer):
         if model.training:
             self._loss_batches += 1
             for name, term in outputs["loss_terms"].items():
-                self._loss_terms[name] = self._loss_terms.get(name, 0.0) + term
+                # Several GPUs of one process bring a value each.
+                self._loss_terms[name] = self._loss_terms.get(name, 0.0) + term.mean()
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -149,7 +150,7 @@ def parameter_groups(
             rate = learning_rate if pattern is None else module_learning_rates[pattern]
             groups.setdefault((rate, weight_decay if name in decayed else 0.0), []).append(parameter)
     if unused:
-        modules = sorted({".".join(name.split(".")[:2]) for name, _ in model.named_parameters()})
+        modules = sorted({re.escape(".".join(name.split(".")[:2])) for name, _ in model.named_parameters()})
         raise ValueError(
             f"The learning rate patterns {', '.join(map(repr, unused))} decide no parameter: each must fit the start "
             f"of a name that no earlier pattern fits. The modules are {', '.join(modules)}."

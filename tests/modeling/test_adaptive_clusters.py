@@ -310,3 +310,6 @@ def test_bad_calls_are_refused():
         layer.top_k((hidden,), 0)
     with pytest.raises(ValueError, match="has 20 labels"):
         layer.loss((hidden,), torch.full((5, 1), 20))
+    for features in (hidden, (hidden[:0],), (hidden[0],)):
+        with pytest.raises(ValueError, match="tuple of one tensor"):
+            layer.loss(features, torch.zeros(5, 1, dtype=torch.long))

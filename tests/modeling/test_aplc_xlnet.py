@@ -106,3 +106,13 @@ def test_a_new_model_must_be_told_the_counts(tmp_path):
 def test_bad_configuration_is_refused(fields, message):
     with pytest.raises(StrictDataclassError, match=message):
         APLCXLNetConfig(encoder=ENCODER_CONFIGS["xlnet"](), **{"num_labels": NUM_LABELS, **fields})
+
+
+def test_a_checkpoint_of_other_clusters_is_refused(tmp_path):
+    make().save_pretrained(tmp_path)
+    for proportions in ([0.3, 0.7], [0.2, 0.3, 0.5]):
+        other = AutoModel.from_pretrained(tmp_path, cluster_proportions=proportions, ignore_mismatched_sizes=True)
+        with pytest.raises(ValueError, match="set_label_counts"):
+            other(torch.tensor([[7, 8]]))
+        other.set_label_counts(COUNTS)
+        assert other(torch.tensor([[7, 8]])).logits.isfinite().all()

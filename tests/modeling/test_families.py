@@ -70,10 +70,11 @@ def sum_of_losses(model, features, branches, target):
 
 def mean_loss_and_diversity(model, features, branches, target):
     """ME-XML eq. 5-10, written out over all labels."""
-    experts = list(branches.values())
+    # In double precision, since the logarithms of probabilities near 0 and 1 would be infinite.
+    experts, target = [logits.double() for logits in branches.values()], target.double()
     if model.config.training_loss == "collaborative":
         return binary_cross_entropy(sum(experts) / len(experts), target)
-    diversity = torch.zeros(())
+    diversity = 0.0
     pairs = list(itertools.combinations([logits.sigmoid() for logits in experts], 2))
     for p, q in pairs:
         divergence = p * torch.log(p / q) + (1 - p) * torch.log((1 - p) / (1 - q))
@@ -159,7 +160,7 @@ def test_forward(model):
     torch.testing.assert_close(output.logits.sigmoid(), probability)
     target = multi_hot(batch["labels"])
     expected = PLAIN_LOSSES[model.config.model_type](model, features, branches, target)
-    torch.testing.assert_close(output.loss, expected)
+    torch.testing.assert_close(output.loss, expected.to(output.loss.dtype))
     torch.testing.assert_close(sum(output.loss_terms.values()), output.loss)
     scores, ids = output.logits.sort(dim=1, descending=True, stable=True)
     assert torch.equal(output.top_k_ids, ids[:, :5])

@@ -39,7 +39,7 @@ def test_equals_the_equations_of_the_paper():
     read = torch.einsum("blt,btd->bld", weights, hidden[1])
     first = torch.sigmoid(attention.mlp_output(torch.relu(attention.mlp_hidden(read)))).squeeze(-1)
     tokens = torch.cat([hidden[3][:, 0], hidden[2][:, 0]], dim=1)
-    second = torch.sigmoid(document.label_embeddings(torch.relu(document.mlp_hidden(tokens))))
+    second = torch.sigmoid(document.label_embeddings(torch.tanh(document.mlp_hidden(tokens))))
     torch.testing.assert_close(model(INPUT_IDS).logits.sigmoid(), (first + second) / 2)
     scores = model.score_labels(torch.arange(11), INPUT_IDS)
     torch.testing.assert_close(scores["A-1"], first)
@@ -121,9 +121,9 @@ def test_diversity_is_a_mean_over_texts_and_pairs():
     torch.testing.assert_close(diversity_loss(logits, counts, is_label), torch.as_tensor(expected))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_divergence_is_finite_where_probabilities_are_zero_and_one(dtype):
-    ends = torch.tensor([-6e4, -30.0, 0.0, 30.0, 6e4], dtype=dtype).float()
+def test_divergence_is_finite_where_probabilities_are_zero_and_one():
+    # As far as half precision reaches; logits of heads come in single precision.
+    ends = torch.tensor([-6e4, -30.0, 0.0, 30.0, 6e4])
     first, second = (grid.clone().requires_grad_() for grid in torch.meshgrid(ends, ends, indexing="ij"))
     divergence = bernoulli_kl(first, second)
     assert divergence.isfinite().all() and (divergence > -1e-6).all()

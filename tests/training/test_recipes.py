@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import BertConfig, XLNetConfig
 
 from glocal_xml.modeling import FAMILIES
 from glocal_xml.modeling.configuration_base import make_config
-from glocal_xml.training import parse_arguments
+from glocal_xml.training import parameter_groups, parse_arguments
 
 RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*/*.yaml"))
 
@@ -22,10 +23,22 @@ def test_recipe(path, tmp_path):
     assert data.train_file and model.encoder
     config_class = next(config for config in FAMILIES if config.model_type == model.model_type)
     # Sizes as of the encoders that are asked for, roughly: without the Hub they cannot be looked up.
-    encoder = XLNetConfig() if "xlnet" in model.encoder else BertConfig()
+    encoder = (
+        XLNetConfig()
+        if "xlnet" in model.encoder
+        else BertConfig(num_hidden_layers=6 if model.encoder == "minilm" else 12)
+    )
     config = make_config(config_class, model.model_config, encoder=encoder, num_labels=1000)
-    assert config.model_type == model.model_type
+    with torch.device("meta"):
+        untrained = FAMILIES[config_class](config)
+    # A rate that decides no parameter is refused.
+    assert parameter_groups(
+        untrained,
+        learning_rate=1.0,
+        module_learning_rates=training.module_learning_rates,
+        weight_decay=0.0,
+        decayed=set(),
+    )
     header = path.read_text(encoding="utf-8").split("\n\n")[0]
     assert header.startswith("#")
     assert any(command in header for command in ("run_xmtc.py", "make demo", "glocal-xml analyse"))
-    assert all(rate > 0 for rate in training.module_learning_rates.values())

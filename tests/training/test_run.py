@@ -17,6 +17,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from glocal_xml.modeling import MEXMLForMultiLabel
 from glocal_xml.training import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -312,3 +313,40 @@ def test_diversity_loss_sets_in_and_a_resumed_run_keeps_it(flags, tmp_path, capl
             shutil.rmtree(path)
     main([*run, "--output_dir", str(cut), "--resume_from_checkpoint", "last"])
     assert_same_weights(tmp_path / "run", cut)
+
+
+def test_a_stream_counts_its_passes_as_epochs(flags, monkeypatch):
+    epochs = []
+    monkeypatch.setattr(MEXMLForMultiLabel, "start_epoch", lambda self, epoch: epochs.append(epoch))
+    family = ["--model_type", "me_xml", "--model_config", '{"mlp_size": 8}', "--module_learning_rates", "{}"]
+    main([*flags, *family, "--streaming", "true", "--max_steps", "36", "--save_strategy", "no"])
+    # 96 texts in batches of 8 are twelve steps a pass.
+    assert epochs == [0, 1, 2]
+
+
+def test_a_loss_that_never_sets_in_is_told(flags, caplog):
+    config = '{"mlp_size": 8, "diversity_start_epoch": 1}'
+    family = ["--model_type", "me_xml", "--model_config", config, "--module_learning_rates", "{}"]
+    main([*flags, *family, "--num_train_epochs", "1"])
+    assert "never in these 1 epochs" in caplog.text
+
+
+def test_further_training_takes_the_new_frequencies(flags, text_file, tmp_path):
+    family = ["--model_type", "me_xml", "--model_config", '{"mlp_size": 8}', "--module_learning_rates", "{}"]
+    main([*flags, *family, "--num_train_epochs", "2"])
+    further = ["--model", str(tmp_path / "run"), "--train_file", text_file("more.jsonl", 8), "--use_cpu", "true"]
+    main([*further, "--num_train_epochs", "1", "--output_dir", str(tmp_path / "more")])
+    first, more = (AutoModel.from_pretrained(tmp_path / name).label_counts for name in ("run", "more"))
+    assert first.sum() > more.sum() > 0
+    assert more.tolist() == json.loads((tmp_path / "more" / "label_counts.json").read_text())["counts"]
+
+
+def test_clusters_in_two_processes_with_gradient_checkpointing(flags, tmp_path):
+    """A cluster that no text of a step needs has no gradient, which must not stop the other process."""
+    config = '{"cluster_proportions": [0.4, 0.3, 0.3]}'
+    family = ["--model_type", "aplc_xlnet", "--model_config", config, "--module_learning_rates", "{}"]
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29517"]
+    run = [*flags, *family, "--per_device_train_batch_size", "1", "--max_steps", "8", "--ddp_backend", "gloo"]
+    process = run_script("run_xmtc.py", [*run, "--gradient_checkpointing", "true"], launcher)
+    assert process.returncode == 0, process.stderr
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["environment"]["processes"] == 2
