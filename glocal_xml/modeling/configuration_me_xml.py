@@ -45,8 +45,8 @@ class MEXMLConfig(XMTCConfig):
         mlp_size (`int`, *optional*, defaults to 256):
             Width of the hidden layer of the MLP of attention experts.
         document_mlp_size (`int`, *optional*):
-            Width of the hidden layer (tanh, started as the identity) of the MLP of document experts; the hidden size of
-            the encoder when left out. 0 leaves the hidden layer out: a linear classifier, which learns a little faster.
+            Width of the hidden layer (tanh, started as the identity) of the MLP of document experts; that of the
+            encoder when left out. 0 leaves the hidden layer out: a linear classifier, which learns a little faster.
         label_bias (`bool`, *optional*, defaults to `False`):
             Adds one bias per label to each expert; see [`GlocalXMLConfig`].
     """
