@@ -49,8 +49,13 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, traini
 
 
 def encoder_path(name: str) -> str:
-    """Resolves the short name of the encoder that comes as a package."""
-    return minilm_path() if name == "minilm" else name
+    """Resolves the short name of the encoder that comes as a package; a folder that is not there is an error."""
+    if name == "minilm":
+        return minilm_path()
+    # Ids on the Hub have one slash at most.
+    if (name.count("/") > 1 or name.startswith((".", "/"))) and not Path(name).is_dir():
+        raise ValueError(f"There is no encoder folder {name}; make it first, or give the id of an encoder on the Hub.")
+    return name
 
 
 def load_tokenizer(model_args: ModelArguments, max_length: int | None) -> PreTrainedTokenizerBase:

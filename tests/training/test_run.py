@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -350,3 +351,9 @@ def test_clusters_in_two_processes_with_gradient_checkpointing(flags, tmp_path):
     process = run_script("run_xmtc.py", [*run, "--gradient_checkpointing", "true"], launcher)
     assert process.returncode == 0, process.stderr
     assert json.loads((tmp_path / "run" / "results.json").read_text())["environment"]["processes"] == 2
+
+
+@pytest.mark.parametrize("folder", ["outputs/no/encoder", "./encoder", "/no/encoder"])
+def test_a_missing_encoder_folder_is_named(flags, folder):
+    with pytest.raises(ValueError, match=f"no encoder folder {re.escape(folder)}"):
+        main([*flags, "--encoder", folder])
