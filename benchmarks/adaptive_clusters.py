@@ -63,6 +63,17 @@ def parameter_count(hidden_size, sizes, decay):
     return hidden_size * (sizes[0] + len(sizes) - 1) + tails
 
 
+def approximate_parameters(hidden_size, sizes, decay):
+    """Eq. 7, which leaves out what is small; eq. 8, d L, is that of a single cluster."""
+    return hidden_size * sum(size / decay**i for i, size in enumerate(sizes))
+
+
+def expected_cost(hidden_size, sizes, decay, shares, texts):
+    """Eq. 12 in multiply-adds of a pass, tail i being computed with `shares[i]`; eq. 13 is that of a single cluster."""
+    tails = sum(share * size / decay**i for i, (size, share) in enumerate(zip(sizes[1:], shares, strict=True), 1))
+    return texts * hidden_size * (sizes[0] + tails)
+
+
 def size_ratio(sizes, decay):
     """Eq. 9: parameters of the linear layer over those of the clusters."""
     return sum(sizes) / sum(size / decay**i for i, size in enumerate(sizes))
@@ -70,8 +81,7 @@ def size_ratio(sizes, decay):
 
 def cost_ratio(sizes, decay, shares):
     """Eq. 14: expected cost of the linear layer over that of the clusters, tail i being computed with `shares[i]`."""
-    tails = sum(share * size / decay**i for i, (size, share) in enumerate(zip(sizes[1:], shares, strict=True), 1))
-    return sum(sizes) / (sizes[0] + tails)
+    return expected_cost(1, [sum(sizes)], decay, [], 1) / expected_cost(1, sizes, decay, shares, 1)
 
 
 def median_times(tasks, repeats):
@@ -165,7 +175,9 @@ def measure(num_labels, texts, options):
             "sizes": layer.sizes,
             "parameters": parameters,
             "parameters_eq6": parameter_count(options.hidden_size, layer.sizes, options.decay),
+            "parameters_eq7": approximate_parameters(options.hidden_size, layer.sizes, options.decay),
             "layer_norm_parameters": norms,
+            "cost_eq12": expected_cost(options.hidden_size, layer.sizes, options.decay, by_batch, texts),
             "size_ratio_eq9": size_ratio(layer.sizes, options.decay),
             "size_ratio": sum(p.numel() for p in classifier.parameters()) / parameters,
             "share_of_batches": by_batch,
@@ -182,9 +194,17 @@ def measure(num_labels, texts, options):
             rows[name][f"prediction_{case}_speedup"] = predictions["classifier"] / seconds
     linear = {"step_seconds": steps, "prediction_seconds": predictions}
     linear = {name: {key: times[key] for key in ("plain", "classifier")} for name, times in linear.items()}
+    linear["parameters_eq8"] = options.hidden_size * num_labels
+    linear["cost_eq13"] = texts * linear["parameters_eq8"]
     return {"labels": num_labels, "texts": texts, "linear": linear, "clusters": rows}
 
 
+MILLIONS = [
+    ("eq. 6", "parameters_eq6"),
+    ("eq. 7", "parameters_eq7"),
+    ("counted", "parameters"),
+    ("eq. 12", "cost_eq12"),
+]
 COLUMNS = [
     ("eq. 9", "size_ratio_eq9"),
     ("smaller", "size_ratio"),
@@ -197,6 +217,8 @@ COLUMNS = [
     ("none", "prediction_none_speedup"),
 ]
 LEGEND = """
+eq. 6, 7, counted  millions of parameters of the clusters, exact, approximate, and those that there are (layer norms in)
+eq. 12             millions of multiply-adds of a pass with p_i the share of batches that need tail i
 eq. 9, smaller     parameters of the linear layer over those of the clusters, expected and counted (layer norms in)
 eq. 14, by text    expected speed-up of a step with p_i the share of batches, or of texts, that need tail i: the paper
                    computes a tail for the whole batch, the package for the texts that need it
@@ -212,10 +234,15 @@ def print_table(figures):
     for title, field in {"step": "step_seconds", "top ten": "prediction_seconds"}.items():
         times = {name: f"{1000 * seconds:.0f} ms" for name, seconds in linear[field].items()}
         print(f"{title}: classifier {times['classifier']}, plain {times['plain']}", end="; ")
-    print(f"\n{'proportions':22}" + "".join(f"{title:>9}" for title, _ in COLUMNS) + "   p_i by batch")
+    print(
+        f"\nlinear layer: {linear['parameters_eq8'] / 1e6:.2f} million parameters (eq. 8), "
+        f"{linear['cost_eq13'] / 1e6:.1f} million multiply-adds a pass (eq. 13)"
+    )
+    print(f"{'proportions':22}" + "".join(f"{title:>9}" for title, _ in MILLIONS + COLUMNS) + "   p_i by batch")
     for name, row in figures["clusters"].items():
         shares = " ".join(f"{share:.2f}" for share in row["share_of_batches"])
-        print(f"{name:22}" + "".join(f"{row[field]:9.2f}" for _, field in COLUMNS) + f"   {shares}")
+        values = [row[field] / 1e6 for _, field in MILLIONS] + [row[field] for _, field in COLUMNS]
+        print(f"{name:22}" + "".join(f"{value:9.2f}" for value in values) + f"   {shares}")
 
 
 def main():
