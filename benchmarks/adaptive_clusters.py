@@ -69,7 +69,7 @@ def approximate_parameters(hidden_size, sizes, decay):
 
 
 def expected_cost(hidden_size, sizes, decay, shares, texts):
-    """Eq. 12 in multiply-adds of a pass, tail i being computed with `shares[i]`; eq. 13 is that of a single cluster."""
+    """Eq. 12 in multiply-adds, tail i being computed with `shares[i]`; eq. 13 is that of a single cluster."""
     tails = sum(share * size / decay**i for i, (size, share) in enumerate(zip(sizes[1:], shares, strict=True), 1))
     return texts * hidden_size * (sizes[0] + tails)
 
@@ -217,7 +217,7 @@ COLUMNS = [
     ("none", "prediction_none_speedup"),
 ]
 LEGEND = """
-eq. 6, 7, counted  millions of parameters of the clusters, exact, approximate, and those that there are (layer norms in)
+eq. 6, 7, counted  millions of parameters of the clusters: exact, approximate, and as they are (layer norms in)
 eq. 12             millions of multiply-adds of a pass with p_i the share of batches that need tail i
 eq. 9, smaller     parameters of the linear layer over those of the clusters, expected and counted (layer norms in)
 eq. 14, by text    expected speed-up of a step with p_i the share of batches, or of texts, that need tail i: the paper
