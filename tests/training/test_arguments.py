@@ -51,7 +51,7 @@ def test_flags_alone():
         (["--model_config", "[1]"], "model_config"),
         (["--model_config", "{"], "JSON"),
         (["--module_learning_rates", '"fast"'], "module_learning_rates"),
-        (["--model_type", "glocal"], "one of glocal_xml"),
+        (["--model_type", "glocal"], "one of aplc_xlnet, glocal_xml"),
         (["--model", "a", "--encoder", "b"], "not both"),
         (["--metrics_at", "0"], "metrics_at"),
         (["--save_strategy", "best"], "save_strategy"),
