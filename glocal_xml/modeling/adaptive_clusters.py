@@ -44,6 +44,7 @@ class AdaptiveLabelClusters(LabelScorer):
         chunk_bytes: Memory that one chunk of labels may take.
         proportions: Share of the labels that the head and each tail hold.
         decay: Factor q by which the width falls from cluster to cluster.
+        bias: Whether labels and roots have a bias each; the paper has none. `start_label_bias` starts them.
         tail_norm: Whether layer norm and ReLU stand between the two layers of a tail, as in the authors' code; the
             paper has neither, and without them the parameters are as many as eq. 6 says.
     """
@@ -56,6 +57,7 @@ class AdaptiveLabelClusters(LabelScorer):
         proportions: Sequence[float] = (0.5, 0.5),
         decay: float = 2,
         tail_norm: bool = True,
+        bias: bool = False,
     ):
         super().__init__(num_labels, chunk_bytes)
         self.sizes = cluster_sizes(num_labels, proportions)
@@ -63,10 +65,10 @@ class AdaptiveLabelClusters(LabelScorer):
         self.runs = [slice(stop - size, stop) for size, stop in zip(self.sizes, accumulate(self.sizes), strict=True)]
         widths = tail_widths(hidden_size, decay, len(self.sizes) - 1)
         # Together the paper's linear layer of |V_h| + K outputs.
-        self.label_embeddings = nn.Linear(hidden_size, self.sizes[0], bias=False)
-        self.roots = nn.Linear(hidden_size, len(widths), bias=False)
+        self.label_embeddings = nn.Linear(hidden_size, self.sizes[0], bias=bias)
+        self.roots = nn.Linear(hidden_size, len(widths), bias=bias)
         self.tails = nn.ModuleList(
-            TailCluster(hidden_size, width, size, tail_norm)
+            TailCluster(hidden_size, width, size, tail_norm, bias)
             for width, size in zip(widths, self.sizes[1:], strict=True)
         )
         # Where each label stands when the labels are put cluster by cluster, and which label stands there. Saved with
@@ -79,6 +81,28 @@ class AdaptiveLabelClusters(LabelScorer):
     def is_clustered(self) -> bool:
         """Whether it is known which labels each cluster holds."""
         return self.cluster_sizes.tolist() == self.sizes
+
+    @property
+    def label_bias(self) -> torch.Tensor | None:
+        """That of the labels of the head; tails have theirs."""
+        return self.label_embeddings.bias
+
+    @torch.no_grad()
+    def start_label_bias(self, log_odds: torch.Tensor) -> None:
+        """
+        Starts all biases so that every label has its log-odds, of shape (labels,), before anything is learned.
+
+        The root of a tail starts at the probability that a text has any of its labels, as if these were independent.
+        """
+        by_cluster = log_odds.to(self.label_order.device).double()[self.label_order].split(self.sizes)
+        self.label_bias.copy_(by_cluster[0])
+        for i, (tail, odds) in enumerate(zip(self.tails, by_cluster[1:], strict=True)):
+            log_none = nn.functional.logsigmoid(-odds).sum()
+            log_any = torch.log(-torch.expm1(log_none))
+            self.roots.bias[i] = log_any - log_none
+            # Within the tail: p / P(any), just below one where a tail has a single label.
+            log_within = (nn.functional.logsigmoid(odds) - log_any).clamp(max=-1e-6)
+            tail.label_embeddings.bias.copy_(log_within - torch.log(-torch.expm1(log_within)))
 
     @torch.no_grad()
     def set_label_counts(self, label_counts: Sequence[int] | torch.Tensor) -> None:
@@ -109,14 +133,16 @@ class AdaptiveLabelClusters(LabelScorer):
             inside = _inside(places, run)
             if not inside.any():
                 continue
-            embeddings = self._embeddings(cluster)[places[inside] - run.start]  # (labels of the cluster, width)
+            rows = places[inside] - run.start  # (labels of the cluster,)
+            embeddings, bias = self._embeddings(cluster)[rows], self._bias(cluster, rows)
             narrowed = self._narrowed(cluster, hidden)  # (texts, width)
             if isinstance(label_ids, slice):
-                scores = nn.functional.linear(narrowed, embeddings)  # (texts, labels of the cluster)
+                scores = nn.functional.linear(narrowed, embeddings, bias)  # (texts, labels of the cluster)
                 logits[:, inside] = self._with_root(cluster, scores, roots)
             else:
                 texts = inside.nonzero()[:, 0]
                 scores = (narrowed[texts] * embeddings.to(narrowed.dtype)).sum(dim=1, keepdim=True)
+                scores = scores if bias is None else scores + bias.unsqueeze(1)
                 logits[inside] = self._with_root(cluster, scores, roots[texts]).squeeze(1)
         return logits
 
@@ -136,7 +162,7 @@ class AdaptiveLabelClusters(LabelScorer):
             chunk_size=self._chunk_size(*hidden.shape),
             loss_pair=partial(binary_cross_entropy_pair, text_weights=text_weights),
         )
-        loss = fused_loss(compute, (hidden, self._embeddings(0), None), scale)
+        loss = fused_loss(compute, (hidden, self._embeddings(0), self.label_bias), scale)
         unvisited = nn.functional.softplus(roots).masked_fill(visited, 0).sum(dim=1)  # (texts,)
         loss = loss + (unvisited * text_weights).sum() * scale
         for cluster, run in enumerate(self.runs[1:], start=1):
@@ -150,7 +176,8 @@ class AdaptiveLabelClusters(LabelScorer):
                 text_weights=text_weights[texts],
                 chunk_size=self._chunk_size(*narrowed.shape),
             )
-            inputs = (narrowed, self._embeddings(cluster), roots[texts, cluster - 1 : cluster])
+            bias = self.tails[cluster - 1].label_embeddings.bias
+            inputs = (narrowed, self._embeddings(cluster), bias, roots[texts, cluster - 1 : cluster])
             loss = loss + fused_loss(compute, inputs, scale)
         return loss
 
@@ -188,7 +215,8 @@ class AdaptiveLabelClusters(LabelScorer):
         narrowed, embeddings = self._narrowed(cluster, hidden), self._embeddings(cluster)
         ranking = RunningTopK(k)
         for chunk in label_chunks(len(embeddings), self._chunk_size(*narrowed.shape)):
-            scores = nn.functional.linear(narrowed, embeddings[chunk])  # (texts of the cluster, labels of the chunk)
+            # (texts of the cluster, labels of the chunk)
+            scores = nn.functional.linear(narrowed, embeddings[chunk], self._bias(cluster, chunk))
             ranking.update(self._with_root(cluster, scores, roots), chunk.start)
         return ranking.scores, ranking.ids
 
@@ -212,8 +240,9 @@ class AdaptiveLabelClusters(LabelScorer):
         precision = torch.promote_types(hidden.dtype, torch.float32)
         # A root counts in every label of its tail, and there are few of them.
         with torch.autocast(hidden.device.type, enabled=False):
-            weight = readable_weight(self.roots, "roots").to(precision)
-            return hidden, nn.functional.linear(hidden.to(precision), weight)
+            weight, bias = readable_weight(self.roots, "roots").to(precision), self.roots.bias
+            bias = None if bias is None else bias.to(precision)
+            return hidden, nn.functional.linear(hidden.to(precision), weight, bias)
 
     def _with_root(self, cluster: int, scores: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:
         """Logits of labels of a cluster, from their scores within it, (texts, labels), and the roots of the texts."""
@@ -228,15 +257,20 @@ class AdaptiveLabelClusters(LabelScorer):
         owner = self.tails[cluster - 1] if cluster else self
         return readable_weight(owner.label_embeddings, "label_embeddings")  # (labels of the cluster, width)
 
+    def _bias(self, cluster: int, rows: slice | torch.Tensor) -> torch.Tensor | None:
+        owner = self.tails[cluster - 1] if cluster else self
+        bias = owner.label_embeddings.bias  # (labels of the cluster,)
+        return None if bias is None else bias[rows]
+
 
 class TailCluster(nn.Module):
     """Embeddings of the labels of a tail, and the layer that narrows the vector of a text to their width."""
 
-    def __init__(self, hidden_size: int, width: int, num_labels: int, norm: bool):
+    def __init__(self, hidden_size: int, width: int, num_labels: int, norm: bool, bias: bool):
         super().__init__()
         self.projection = nn.Linear(hidden_size, width, bias=False)
         self.norm = nn.LayerNorm(width) if norm else None
-        self.label_embeddings = nn.Linear(width, num_labels, bias=False)
+        self.label_embeddings = nn.Linear(width, num_labels, bias=bias)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         narrowed = self.projection(hidden)  # (texts, width)

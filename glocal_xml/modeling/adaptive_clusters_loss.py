@@ -21,6 +21,7 @@ def tail_loss(
     needed: tuple[bool, ...],
     narrowed: torch.Tensor,
     label_embeddings: torch.Tensor,
+    label_bias: torch.Tensor | None,
     roots: torch.Tensor,
     *,
     labels: torch.Tensor,
@@ -29,17 +30,18 @@ def tail_loss(
 ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
     """
     Cross-entropy of the product probabilities, summed over the labels of a tail and over texts by their weight, and
-    its gradients by the first three inputs where `needed`.
+    its gradients by the first four inputs where `needed`.
 
     Args:
         narrowed: The texts that need this tail as its first layer gives them, of shape (texts, width).
         label_embeddings: Those of the labels of this tail, of shape (labels of the tail, width).
+        label_bias: One bias per label of this tail, or none.
         roots: Root logits of this tail, of shape (texts, 1), in single precision at least.
         labels: Rows of `label_embeddings` that are positive, padded with -100.
         text_weights: Weight of each text, of shape (texts,).
     """
     softplus_roots = nn.functional.softplus(-roots)  # (texts, 1)
-    by_roots = torch.zeros_like(roots) if needed[2] else None
+    by_roots = torch.zeros_like(roots) if needed[3] else None
 
     def loss_pair(tails: torch.Tensor, labels: torch.Tensor, first_label: int) -> tuple[torch.Tensor, torch.Tensor]:
         logits = product_logits(roots, tails)  # (texts, labels of the chunk)
@@ -53,12 +55,12 @@ def tail_loss(
         return loss, by_tails
 
     total, gradients = classifier_loss(
-        (*needed[:2], False),
+        needed[:3],
         narrowed,
         label_embeddings,
-        None,
+        label_bias,
         labels=labels,
         chunk_size=chunk_size,
         loss_pair=loss_pair,
     )
-    return total, [*gradients[:2], by_roots]
+    return total, [*gradients, by_roots]

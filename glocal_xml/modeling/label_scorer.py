@@ -13,7 +13,8 @@ class LabelScorer(nn.Module):
     """
     Base of the heads that turn the features of a text into one logit per label.
 
-    A head owns its parameters and defines `logits`, `loss` and `bytes_per_label`; everything that goes over all labels
+    A head owns its parameters, among them `label_bias` or `None`, and defines `logits`, `loss` and `bytes_per_label`;
+    everything that goes over all labels
     works chunk by chunk, so that memory does not grow with their number.
 
     Args:
@@ -43,6 +44,11 @@ class LabelScorer(nn.Module):
         `loss_pair` is given the rows of `labels` for what it is asked about, whatever these mean to it.
         """
         raise NotImplementedError
+
+    @torch.no_grad()
+    def start_label_bias(self, log_odds: torch.Tensor) -> None:
+        """Starts the bias of every label at its log-odds, of shape (labels,), where there is a bias."""
+        self.label_bias.copy_(log_odds)
 
     def bytes_per_label(self, features: tuple[torch.Tensor, ...]) -> int:
         """Memory that one more label in a chunk takes."""

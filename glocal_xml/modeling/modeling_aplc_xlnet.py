@@ -39,6 +39,7 @@ class APLCXLNet(XMTCPreTrainedModel):
             proportions=config.cluster_proportions,
             decay=config.cluster_decay,
             tail_norm=config.tail_norm,
+            bias=config.label_bias,
         )
         self.post_init()
 

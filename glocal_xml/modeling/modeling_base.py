@@ -38,14 +38,13 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
             if module.label_bias is not None:
                 init.zeros_(module.label_bias)
 
-    @torch.no_grad()
     def start_label_bias(self, log_odds: torch.Tensor) -> None:
         """Starts the bias of every label at its training log-odds (`LabelSpace.log_odds`)."""
-        heads = [module for module in self.modules() if getattr(module, "label_bias", None) is not None]
+        heads = [head for head in self.branch_heads().values() if head.label_bias is not None]
         if not heads:
-            raise ValueError("This model has no label bias: build it with `label_bias=True`, if its family can.")
+            raise ValueError("This model has no label bias: build it with `label_bias=True`.")
         for head in heads:
-            head.label_bias.copy_(torch.as_tensor(log_odds))
+            head.start_label_bias(torch.as_tensor(log_odds))
 
     def set_label_counts(self, label_counts: Sequence[int] | torch.Tensor) -> None:
         """Tells the model how many training texts each label has; families that need it keep it with the weights."""

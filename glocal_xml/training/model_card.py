@@ -122,7 +122,7 @@ def _introduction(results: dict[str, Any], paper: FamilyPaper) -> str:
     branches = measured_branches(results)
     alone = f" This model has the {branches[0]} branch alone." if branches in (["global"], ["local"]) else ""
     return (
-        f"A {paper.name} model for extreme multi-label text classification: it ranks {labels} for a text. "
+        f"{paper.name} for extreme multi-label text classification: the model ranks {labels} for a text. "
         f"In {paper.name}, {paper.summary}{alone}\n\n"
         f"Paper: [{paper.title}]({paper.url}) ({', '.join(paper.authors)}; {paper.venue}, {paper.year}). The model "
         "was trained with the package `glocal-xml`, which implements the paper; it is no checkpoint of the authors."

@@ -57,12 +57,13 @@ def gradients_of(loss, layer, hidden):
     texts=st.integers(1, 5),
     chunk=st.integers(1, 26),
     norm=st.booleans(),
+    bias=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_loss_and_gradients_equal_the_plain_form(labels, tails, texts, chunk, norm, seed):
+def test_loss_and_gradients_equal_the_plain_form(labels, tails, texts, chunk, norm, bias, seed):
     torch.manual_seed(seed)
     proportions = [1 / (tails + 1)] * (tails + 1)
-    layer, hidden, counts = make(8, labels, proportions, texts, chunk, tail_norm=norm)
+    layer, hidden, counts = make(8, labels, proportions, texts, chunk, tail_norm=norm, bias=bias)
     ids = some_labels(texts, labels)
     loss, expected = layer.loss((hidden,), ids), plain_clusters_loss(layer, hidden, ids, counts)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-8)
@@ -82,7 +83,9 @@ def test_loss_and_gradients_equal_the_plain_form(labels, tails, texts, chunk, no
 )
 def test_top_k_equals_the_dense_ranking(labels, tails, chunk, k, coarse, seed):
     torch.manual_seed(seed)
-    layer, hidden, counts = make(8, labels, [1 / (tails + 1)] * (tails + 1), 5, chunk, tail_norm=not coarse)
+    layer, hidden, counts = make(
+        8, labels, [1 / (tails + 1)] * (tails + 1), 5, chunk, tail_norm=not coarse, bias=seed % 2 == 0
+    )
     if coarse:
         # Whole numbers from a handful of values: many exact ties, within clusters and across them.
         with torch.no_grad():
@@ -98,8 +101,25 @@ def test_top_k_equals_the_dense_ranking(labels, tails, chunk, k, coarse, seed):
     assert torch.equal(ids, order[:, :k])
 
 
-def test_logits_of_runs_and_of_chosen_labels():
-    layer, hidden, counts = make()
+def test_biases_start_at_the_log_odds():
+    layer, _, _ = make(bias=True)
+    probabilities = torch.rand(20, dtype=torch.float64) * 0.5 + 1e-4
+    layer.start_label_bias(torch.logit(probabilities))
+    # A text that nothing is known about.
+    nothing = torch.zeros(1, 8, dtype=torch.float64)
+    with torch.no_grad():
+        for tail in layer.tails:
+            tail.label_embeddings.weight.zero_()
+    torch.testing.assert_close(layer.logits((nothing,), slice(0, 20)).sigmoid()[0], probabilities)
+    alone = AdaptiveLabelClusters(8, 2, bias=True)
+    alone.set_label_counts([5, 1])
+    alone.start_label_bias(torch.tensor([-1.0, -2.0]))
+    assert torch.isfinite(torch.cat([p.flatten() for p in alone.parameters()])).all()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_logits_of_runs_and_of_chosen_labels(bias):
+    layer, hidden, counts = make(bias=bias)
     expected = plain_probabilities(layer, hidden, counts)[0]
     for run in (slice(0, 20), slice(3, 4), slice(7, 15)):
         torch.testing.assert_close(layer.logits((hidden,), run).sigmoid(), expected[:, run])
@@ -212,10 +232,11 @@ def test_loss_stays_finite_for_extreme_logits(dtype, positive):
     """One text per pair of root and tail logits; derivatives against those of the two factors in log space."""
     roots, tails = (grid.flatten() for grid in torch.meshgrid(torch.tensor(GRID), torch.tensor(GRID), indexing="ij"))
     roots, tails = roots.to(dtype)[:, None], tails.to(dtype)[:, None]
-    loss, (by_tails, by_weight, by_roots) = tail_loss(
-        (True, True, True),
+    loss, (by_tails, by_weight, _, by_roots) = tail_loss(
+        (True, True, False, True),
         tails,
         torch.ones(1, 1, dtype=dtype),
+        None,
         roots,
         labels=torch.full((len(roots), 1), 0 if positive else -100),
         text_weights=torch.ones(len(roots), dtype=dtype),

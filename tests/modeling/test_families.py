@@ -52,6 +52,7 @@ CASES = {
         {
             "cluster_proportions": [0.2, 0.3, 0.5],
             "cluster_decay": 1.5,
+            "label_bias": True,
             "summary_size": 48,
             "summary_dropout": 0.0,
         },
