@@ -56,7 +56,7 @@ def test_a_run_leaves_its_card(run_folder, encoder_folder, capsys):
     results = json.loads((run_folder / "results.json").read_text(encoding="utf-8"))
     assert "- train: `train.jsonl` (32 texts)" in card and "- test: `test.jsonl` (8 texts)" in card
     assert "held out of the training texts at random (8 texts)" in card
-    assert f"it ranks {results['data']['labels']} labels" in card
+    assert f"the model ranks {results['data']['labels']} labels" in card
     assert "chosen by `precision@2`" in card
     # Neither where the files lie on this machine, nor what opens the Hub.
     assert str(run_folder.parent) not in card and str(Path(encoder_folder).parent) not in card
