@@ -32,6 +32,7 @@ from glocal_xml.training.prepare import (
     build_model,
     check_arguments,
     check_length,
+    late_loss,
     load_texts,
     load_tokenizer,
     settle_metrics,
@@ -138,6 +139,8 @@ def main(argv):
     logger.info("labels: %s", label_space.describe())
     model = build_model(model_args, label_space)
     check_length(model, tokenizer.model_max_length)
+    if warning := late_loss(model.config, args):
+        logger.warning(warning)
     args.load_best_model_at_end = "validation" in tokens
     settle_metrics(args, model, label_space)
     final = final_name(model)

@@ -16,10 +16,10 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import XMTCCollator, tokenize
-from glocal_xml.modeling import FAMILIES
+from glocal_xml.modeling import FAMILIES, XMTCConfig
 from glocal_xml.modeling.configuration_base import make_config
 from glocal_xml.training import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments, run
-from glocal_xml.training.prepare import encoder_path, load_texts, trained_label_space
+from glocal_xml.training.prepare import encoder_path, late_loss, load_texts, trained_label_space
 from glocal_xml.training.report import run_settings
 from glocal_xml.training.run_folder import (
     CARD_FILE,
@@ -92,13 +92,16 @@ def _written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def parameter_names(model_args: ModelArguments, model_config: dict[str, Any]) -> list[str]:
-    """Names of the parameters of a model that is not built; a configuration that does not fit is an error."""
-    config_class, model_class = next(row for row in FAMILIES.items() if row[0].model_type == model_args.model_type)
-    encoder = _encoder_config(model_args)
+def point_config(model_args: ModelArguments, model_config: dict[str, Any]) -> XMTCConfig:
+    """The configuration of a point; one that does not fit is an error."""
+    config_class = next(config for config in FAMILIES if config.model_type == model_args.model_type)
+    return make_config(config_class, model_config, encoder=_encoder_config(model_args), num_labels=_TRIAL_LABELS)
+
+
+def parameter_names(config: XMTCConfig) -> list[str]:
+    """Names of the parameters of a model that is not built."""
     with torch.device("meta"):
-        model = model_class(make_config(config_class, model_config, encoder=encoder, num_labels=_TRIAL_LABELS))
-    return [name for name, _ in model.named_parameters()]
+        return [name for name, _ in FAMILIES[type(config)](config).named_parameters()]
 
 
 def rates_of_points(rates: dict[str, float], names_of_points: Sequence[list[str]]) -> list[dict[str, float]]:
@@ -127,31 +130,22 @@ def rates_of_points(rates: dict[str, float], names_of_points: Sequence[list[str]
 def plan_runs(argv: list[str], points: Sequence[Point], seeds: Iterable[int] | None) -> list[tuple[Point, Arguments]]:
     """The training arguments of every point and seed; whatever can be refused is refused here, before any training."""
     model_args, _, args = parse_arguments(argv)
-    _check_diversity(points, model_args, args)
     changes = [real_changes(point, model_args) for point in points]
-    configs = [{**model_args.model_config, **change} for change in changes]
-    rates = rates_of_points(args.module_learning_rates, [parameter_names(model_args, config) for config in configs])
+    model_configs = [{**model_args.model_config, **change} for change in changes]
+    configs = [point_config(model_args, model_config) for model_config in model_configs]
+    # It would make two equal rows of a table, and look like a finding.
+    for late in filter(None, (late_loss(config, args) for config in configs)):
+        raise ValueError(late)
+    rates = rates_of_points(args.module_learning_rates, [parameter_names(config) for config in configs])
     ranks = sorted({*args.metrics_at, *_RANKS})
     planned = []
-    for point, change, config, rate in zip(points, changes, configs, rates, strict=True):
+    for point, change, model_config, rate in zip(points, changes, model_configs, rates, strict=True):
         for seed in [args.seed] if seeds is None else seeds:
-            own = {"--model_config": json.dumps(config), "--module_learning_rates": json.dumps(rate)}
+            own = {"--model_config": json.dumps(model_config), "--module_learning_rates": json.dumps(rate)}
             own |= {"--seed": str(seed), "--output_dir": f"{args.output_dir}/runs/{run_name(change)}/seed-{seed}"}
             flags = [part for flag in own.items() for part in flag]
             planned.append((point, parse_arguments([*argv, *flags, "--metrics_at", *map(str, ranks)])))
     return planned
-
-
-def _check_diversity(points: Iterable[Point], model_args: ModelArguments, args: XMTCTrainingArguments) -> None:
-    """A loss that never sets in would make two equal rows of a table, and look like a finding."""
-    recipe = recipe_fields(model_args)
-    start = recipe.get("diversity_start_epoch", 0)
-    diverse = any((recipe | point.changes).get("diversity_weight", 0) > 0 for point in points)
-    if diverse and args.max_steps <= 0 and start >= args.num_train_epochs:
-        raise ValueError(
-            f"`diversity_start_epoch` is {start}, but the recipe trains {args.num_train_epochs:g} epochs, counted "
-            "from 0: the diversity loss of this study would never set in. Lower it in `model_config`, or train longer."
-        )
 
 
 def measure_point(point: Point, arguments: Arguments, *, overwrite: bool, keep_model: bool) -> MeasuredPoint:
@@ -203,8 +197,7 @@ def measure_point(point: Point, arguments: Arguments, *, overwrite: bool, keep_m
 
 def point_settings(model_args: ModelArguments, data_args: DataArguments, args: XMTCTrainingArguments) -> Any:
     """What decides the results of a run, as it reads back from JSON."""
-    settings = {**run_settings(model_args, data_args, args), "metrics_at": args.metrics_at}
-    return json.loads(json.dumps(settings, default=str))
+    return json.loads(json.dumps(run_settings(model_args, data_args, args), default=str))
 
 
 def _train(arguments: Arguments, folder: Path) -> dict[str, Any]:
@@ -248,8 +241,5 @@ def _difference(known: dict[str, Any] | None, settings: dict[str, Any]) -> str:
     """Names of the settings that differ."""
     if known is None:
         return "it was not made by `analyse`"
-    flat = [
-        {**given["model"], **given["data"], **given["training"], "metrics_at": given["metrics_at"]}
-        for given in (known, settings)
-    ]
+    flat = [{**given["model"], **given["data"], **given["training"]} for given in (known, settings)]
     return ", ".join(name for name in flat[1] if flat[0].get(name) != flat[1][name])

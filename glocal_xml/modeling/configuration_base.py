@@ -49,6 +49,11 @@ class XMTCConfig(PreTrainedConfig):
     def num_hidden_layers(self) -> int:
         return self.encoder.num_hidden_layers
 
+    @property
+    def whole_loss_epoch(self) -> int:
+        """Epoch from which on all terms of the loss are there, the first being 0."""
+        return 0
+
     def validate_label_space(self):
         """Part of the checks that `@strict` runs at construction and before saving."""
         for name in ("num_labels", "top_k", "label_chunk_bytes"):

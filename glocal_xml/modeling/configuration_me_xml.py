@@ -65,6 +65,10 @@ class MEXMLConfig(XMTCConfig):
     def parsed_experts(self) -> list[Expert]:
         return [parse_expert(name, self.num_hidden_layers) for name in self.experts]
 
+    @property
+    def whole_loss_epoch(self) -> int:
+        return self.diversity_start_epoch if self.diversity_weight > 0 and len(self.experts) > 1 else 0
+
     def validate_experts(self):
         """Part of the checks that `@strict` runs at construction and before saving."""
         names = [expert.name for expert in self.parsed_experts]

@@ -88,9 +88,7 @@ class APLCXLNet(XMTCPreTrainedModel):
         top_k: int | None = None,
         output_logits: bool | None = None,
     ) -> XMTCOutput:
-        if output_logits is None:
-            output_logits = self.config.num_labels <= self.config.max_logits_labels
-        if output_logits:
+        if self._wants_logits(output_logits):
             return super().scan_labels(features, labels, top_k, output_logits)
         # The best labels alone are found without going over all of them.
         scores, ids = self.head.top_k(features[BRANCH], self._check_top_k(top_k))

@@ -137,9 +137,7 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         output_logits: bool | None = None,
     ) -> XMTCOutput:
         """One pass over the labels, chunk by chunk: loss, best labels and, where wanted, all logits."""
-        num_labels = self.config.num_labels
-        if output_logits is None:
-            output_logits = num_labels <= self.config.max_logits_labels
+        num_labels, output_logits = self.config.num_labels, self._wants_logits(output_logits)
         top_k = self._check_top_k(top_k)
         heads = self.branch_heads()
         best, branch_best = RunningTopK(top_k), {name: RunningTopK(top_k) for name in heads}
@@ -227,6 +225,9 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         with evaluation_mode(self):
             encoded = self.encode(input_ids, attention_mask, token_type_ids)
             return encoded.in_input_order(heads[branch].attention(self.head_features(encoded)[branch], label_ids))
+
+    def _wants_logits(self, output_logits: bool | None) -> bool:
+        return self.config.num_labels <= self.config.max_logits_labels if output_logits is None else output_logits
 
     def _check_top_k(self, top_k: int | None) -> int:
         top_k = self.config.top_k if top_k is None else top_k

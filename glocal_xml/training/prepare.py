@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from glocal_xml.data import LABEL_SPACE_FILES, LabelSpace, load_hub_dataset, load_xmtc_dataset, split_validation
-from glocal_xml.modeling import FAMILIES, XMTCPreTrainedModel
+from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.modeling.input_checks import position_limit
 from glocal_xml.pretrained import minilm_path
 
@@ -220,16 +220,14 @@ def build_model(model_args: ModelArguments, label_space: LabelSpace) -> XMTCPreT
     return model
 
 
-def check_epochs(model: XMTCPreTrainedModel, args: XMTCTrainingArguments) -> None:
-    """Warns of a loss that would never set in."""
-    start = getattr(model.config, "diversity_start_epoch", 0)
-    if model.config.to_dict().get("diversity_weight") and args.max_steps <= 0 and start >= args.num_train_epochs:
-        logger.warning(
-            "The diversity loss sets in at epoch %d, counted from 0, and so never in these %g epochs; lower "
-            "`diversity_start_epoch` in `model_config`, or train longer.",
-            start,
-            args.num_train_epochs,
-        )
+def late_loss(config: XMTCConfig, args: XMTCTrainingArguments) -> str | None:
+    """What to say of a loss with a term that would never set in; nothing where all do."""
+    if args.max_steps > 0 or config.whole_loss_epoch < args.num_train_epochs:
+        return None
+    return (
+        f"The diversity loss sets in at epoch {config.whole_loss_epoch}, counted from 0, and so never in "
+        f"{args.num_train_epochs:g} epochs: lower `diversity_start_epoch` in `model_config`, or train longer."
+    )
 
 
 def check_length(model: XMTCPreTrainedModel, max_length: int) -> None:

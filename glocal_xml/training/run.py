@@ -17,9 +17,9 @@ from .model_card import card_of_run
 from .prepare import (
     build_model,
     check_arguments,
-    check_epochs,
     check_length,
     follow_validation,
+    late_loss,
     load_texts,
     load_tokenizer,
     settle_metrics,
@@ -96,8 +96,8 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
     logger.info("labels: %s", label_space.describe())
     model = build_model(model_args, label_space)
     check_length(model, tokenizer.model_max_length)
-    if training:
-        check_epochs(model, args)
+    if training and (warning := late_loss(model.config, args)):
+        logger.warning(warning)
     # Results tell what was used, also where it was left to the defaults or to a trained model.
     model_args.model_type, data_args.max_length = model.config.model_type, tokenizer.model_max_length
     follow_validation(args, "validation" in tokens)

@@ -44,8 +44,8 @@ CASES = {
         MEXMLConfig,
         {"mlp_size": 8, "label_bias": True, "training_loss": "collaborative", "diversity_weight": 0},
     ),
-    # Contracts compare runs in training mode: no dropout. In tails as narrow as these encoders learning gets stuck: a
-    # label that became too likely within its tail has hardly any gradient left there.
+    # Contracts compare runs in training mode: no dropout. In trials, tails as narrow as these encoders got stuck
+    # before they fitted every label.
     "aplc_xlnet": (APLCXLNetConfig, {"summary_size": 48, "summary_dropout": 0.0}),
     "aplc_xlnet-tails": (
         APLCXLNetConfig,
