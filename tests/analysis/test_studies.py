@@ -110,8 +110,6 @@ def test_a_diversity_loss_that_never_sets_in_is_refused(encoder_folder):
     flags = ["--model_type", "me_xml", "--encoder", encoder_folder, "--train_file", "x", "--use_cpu", "true"]
     table = points("ablations", "me_xml", 3)
     late = ["--num_train_epochs", "2", "--model_config", '{"diversity_start_epoch": 2}']
-    with pytest.raises(
-        ValueError, match="epoch 2, .*never in 2 epochs: lower `diversity_start_epoch`"
-    ):
+    with pytest.raises(ValueError, match="epoch 2, .*never in 2 epochs: lower `diversity_start_epoch`"):
         plan_runs([*flags, *late], table, None)
     plan_runs([*flags, "--num_train_epochs", "2", "--model_config", '{"diversity_start_epoch": 1}'], table, None)
