@@ -7,7 +7,7 @@ from itertools import accumulate
 import torch
 from torch import nn
 
-from .adaptive_clusters_loss import product_logits, tail_loss
+from .adaptive_clusters_loss import tail_loss
 from .cluster_sizes import cluster_sizes, tail_widths
 from .fused_loss import fused_loss
 from .input_checks import PADDING_LABEL, check_label_counts, check_labels
@@ -15,6 +15,7 @@ from .label_classifier import classifier_loss
 from .label_ranking import RunningTopK
 from .label_scorer import LabelScorer, label_chunks, readable_weight
 from .losses import binary_cross_entropy_pair
+from .probabilities import product_logits
 
 
 class AdaptiveLabelClusters(LabelScorer):

@@ -1,20 +1,11 @@
-"""Product probabilities of adaptive label clusters, and the loss of one tail cluster with its gradients."""
+"""The loss of one tail of adaptive label clusters with its gradients."""
 
 import torch
 from torch import nn
 
 from .label_classifier import classifier_loss
 from .losses import binary_cross_entropy_pair
-
-
-def product_logits(roots: torch.Tensor, tails: torch.Tensor) -> torch.Tensor:
-    """
-    The logits whose sigmoid is sigmoid(roots) * sigmoid(tails): eq. 2 of APLC-XLNet, in log space.
-
-    With u = exp(-root) and v = exp(-tail) the odds against the product are u + v + uv. Nothing saturates before the
-    product itself does, and no product is above its root.
-    """
-    return -torch.logaddexp(-roots, nn.functional.softplus(-roots) - tails)
+from .probabilities import product_logits
 
 
 def tail_loss(
@@ -46,8 +37,8 @@ def tail_loss(
     def loss_pair(tails: torch.Tensor, labels: torch.Tensor, first_label: int) -> tuple[torch.Tensor, torch.Tensor]:
         logits = product_logits(roots, tails)  # (texts, labels of the chunk)
         loss, by_logits = binary_cross_entropy_pair(logits, labels, first_label, text_weights)
-        # With u and v as above, the derivative of a product by its tail is (v + uv) / (u + v + uv). That by its root,
-        # (u + uv) / (u + v + uv), is u / (u + v + uv) plus sigmoid(-root) times the former.
+        # With u = exp(-root) and v = exp(-tail), the derivative of a product by its tail is (v + uv) / (u + v + uv).
+        # That by its root, (u + uv) / (u + v + uv), is u / (u + v + uv) plus sigmoid(-root) times the former.
         by_tails = (softplus_roots - tails).add_(logits).exp_().mul_(by_logits)
         if by_roots is not None:
             by_roots.add_(logits.sub_(roots).exp_().mul_(by_logits).sum(dim=1, keepdim=True))

@@ -2,16 +2,17 @@
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_base import XMTCConfig
+from .configuration_clustered import ClusteredConfig
 
 BRANCHES = ("both", "global", "local")
 
 
 @strict
-class GlocalXMLConfig(XMTCConfig):
+class GlocalXMLConfig(ClusteredConfig):
     """
     Configuration of [`GlocalXMLForMultiLabel`]; the defaults are those of the paper
-    ([arXiv:2204.00933](https://arxiv.org/abs/2204.00933)). Shared fields are described in [`XMTCConfig`].
+    ([arXiv:2204.00933](https://arxiv.org/abs/2204.00933)). Shared fields are described in [`XMTCConfig`],
+    those of label trees in [`ClusteredConfig`].
 
     Args:
         branches (`str`, *optional*, defaults to `"both"`):
@@ -22,6 +23,14 @@ class GlocalXMLConfig(XMTCConfig):
             Divides the label-word scores before the softmax (tau of eq. 4); below 1 sharpens the attention.
         use_pooler (`bool`, *optional*, defaults to `False`):
             Passes the document token through a linear layer before the global classifier.
+        label_size (`int`, *optional*):
+            Size of the label embeddings of both branches, that of the encoder when left out; smaller ones save memory
+            with very many labels. The global branch then needs the pooler, which brings documents to this size.
+        document_layers (`int`, *optional*, defaults to 1):
+            The document tokens of this many layers, counted from the last, are concatenated for the global branch and
+            the clusters of a label tree; LightXML has 5. Above 1 the global branch needs the pooler.
+        document_dropout (`float`, *optional*, defaults to 0.0):
+            Dropout on these document tokens; LightXML has 0.5.
         mlp_size (`int`, *optional*, defaults to 256):
             Width of the hidden layer of the MLP that turns what a label read into its score.
         detach_local (`bool`, *optional*, defaults to `False`):
@@ -41,6 +50,9 @@ class GlocalXMLConfig(XMTCConfig):
     local_layer: int = 1
     temperature: float | int = 1.0
     use_pooler: bool = False
+    label_size: int | None = None
+    document_layers: int = 1
+    document_dropout: float | int = 0.0
     mlp_size: int = 256
     detach_local: bool = False
     label_bias: bool = False
@@ -57,8 +69,26 @@ class GlocalXMLConfig(XMTCConfig):
             )
         if self.temperature <= 0:
             raise ValueError(f"`temperature` must be above 0, got {self.temperature}.")
-        if self.mlp_size < 1:
-            raise ValueError(f"`mlp_size` must be at least 1, got {self.mlp_size}.")
+        for name in ("mlp_size", "label_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if not 1 <= self.document_layers <= self.num_hidden_layers:
+            raise ValueError(
+                f"`document_layers` must lie in 1 to {self.num_hidden_layers}, the layers of this encoder, got "
+                f"{self.document_layers}."
+            )
+        if not 0 <= self.document_dropout < 1:
+            raise ValueError(f"`document_dropout` must lie in 0 to below 1, got {self.document_dropout}.")
+        narrowed = self.document_layers > 1 or self.label_size not in (None, self.hidden_size)
+        if narrowed and self.branches != "local" and not self.use_pooler:
+            raise ValueError(
+                "Document tokens of several layers, or label embeddings of another size than the encoder's, need "
+                "`use_pooler=True`: it brings a document to the size of the label embeddings."
+            )
+        if self.shortlist is not None and self.tree_levels:
+            raise ValueError(
+                "`shortlist` is for models without a label tree, whose `beam` does the same: leave it out."
+            )
         if self.shortlist is not None and self.branches != "both":
             raise ValueError(
                 f"`shortlist` needs `branches='both'`, got {self.branches!r}: the global branch makes the list for "

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_base import XMTCConfig
+from .configuration_clustered import ClusteredConfig
 
 TRAINING_LOSSES = ("individual", "collaborative")
 
@@ -23,10 +23,11 @@ class Expert(NamedTuple):
 
 
 @strict
-class MEXMLConfig(XMTCConfig):
+class MEXMLConfig(ClusteredConfig):
     """
     Configuration of [`MEXMLForMultiLabel`]; the defaults are those of the paper (*Extreme Multi-label Text
-    Classification with Multi-layer Experts*). Shared fields are described in [`XMTCConfig`].
+    Classification with Multi-layer Experts*). Shared fields are described in [`XMTCConfig`], those of
+    label trees in [`ClusteredConfig`].
 
     Args:
         experts (`list[str]`, *optional*, defaults to `["A-1", "D--1"]`):

@@ -18,17 +18,15 @@ def bernoulli_kl(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return one + zero
 
 
-def diversity_loss(
-    expert_logits: list[torch.Tensor], label_counts: torch.Tensor, is_label: torch.Tensor
-) -> torch.Tensor:
+def diversity_loss(expert_logits: list[torch.Tensor], label_counts: torch.Tensor, num_texts: int) -> torch.Tensor:
     """
     Minus the weighted KL divergence of the experts on the positive labels (eq. 6 and 9): the sum over the labels of a
     text, the mean over texts and, beyond the two experts of the paper, over the pairs in their order.
 
     Args:
-        expert_logits: Logits of each expert on the positive labels of each text, of shape (texts, positives).
-        label_counts: Training texts of each of these labels, (texts, positives).
-        is_label: Where there is a label and not padding, (texts, positives).
+        expert_logits: Logits of each expert on the positive labels of all texts, of shape (positives,).
+        label_counts: Training texts of each of these labels, (positives,).
+        num_texts: Number of texts.
     """
     total = expert_logits[0].new_zeros(())
     pairs = list(combinations(expert_logits, 2))
@@ -37,5 +35,5 @@ def diversity_loss(
         both_miss = (-torch.maximum(first, second).detach()).sigmoid()
         # A label of validation texts may have no training text.
         weight = both_miss / label_counts.clamp(min=1)
-        total = total - (weight * bernoulli_kl(first, second)).masked_fill(~is_label, 0.0).sum()
-    return total / (len(pairs) * len(is_label))
+        total = total - (weight * bernoulli_kl(first, second)).sum()
+    return total / (len(pairs) * num_texts)

@@ -1,5 +1,6 @@
 """Label-word attention: every label reads the words of a text and is scored by what it read."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -7,7 +8,8 @@ from torch import nn
 
 from .fused_loss import fused_loss
 from .label_attention_loss import attention_loss
-from .label_scorer import LabelScorer, readable_weight
+from .label_candidates import Candidates
+from .label_scorer import LabelScorer, candidate_rows, label_biases, label_rows, make_label_table, readable_weight
 from .losses import LossPair
 
 
@@ -31,6 +33,8 @@ class LabelAttention(LabelScorer):
         temperature: Divides the scores before the softmax.
         bias: Whether each label has a bias; the paper has none.
         projections: Whether keys and values are linear maps of the token states.
+        label_size: Size of the label embeddings, and of the keys, where it is not that of the token states.
+        sparse: Whether the gradient of the label table holds the rows of the candidates alone.
     """
 
     def __init__(
@@ -42,23 +46,29 @@ class LabelAttention(LabelScorer):
         temperature: float = 1.0,
         bias: bool = False,
         projections: bool = True,
+        label_size: int | None = None,
+        sparse: bool = False,
     ):
         super().__init__(num_labels, chunk_bytes)
         self.temperature = temperature
+        label_size = hidden_size if label_size is None else label_size
         # A bias of the keys would shift all scores of a label alike and vanish in the softmax.
-        self.key = nn.Linear(hidden_size, hidden_size, bias=False) if projections else nn.Identity()
+        self.key = nn.Linear(hidden_size, label_size, bias=False) if projections else nn.Identity()
         self.value = nn.Linear(hidden_size, hidden_size) if projections else nn.Identity()
-        # Linear rather than a bare parameter, so that sharding and quantisation know what it is.
-        self.label_embeddings = nn.Linear(hidden_size, num_labels, bias=False)
+        self.label_embeddings = make_label_table(num_labels, label_size, bias, sparse)
         self.mlp_hidden = nn.Linear(hidden_size, mlp_size)
         self.mlp_output = nn.Linear(mlp_size, 1)
-        self.label_bias = nn.Parameter(torch.zeros(num_labels)) if bias else None
+
+    @property
+    def label_bias(self) -> torch.Tensor | None:
+        """Added to the score of a label; the table keeps it beside what the label reads by."""
+        return self.label_embeddings.bias
 
     def features(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Keys, values folded through the first layer of the MLP, and the mask of the real tokens."""
-        keys = self.key(hidden_states)  # (texts, tokens, hidden)
+        keys = self.key(hidden_states)  # (texts, tokens, label size)
         values = self.mlp_hidden(self.value(hidden_states))  # (texts, tokens, mlp)
         # Under autocast token states may come in single precision, and no projection turns them into half.
         return keys.to(values.dtype), values, attention_mask.bool()
@@ -68,8 +78,8 @@ class LabelAttention(LabelScorer):
     ) -> torch.Tensor:
         """Weights with which labels read the tokens of their text: (texts, labels, tokens), each row sums to one."""
         keys, _, mask = features
-        weight = readable_weight(self.label_embeddings, "label_embeddings")
-        queries = weight[label_ids].to(keys.dtype)  # (labels, hidden) or (texts, chosen, hidden)
+        # (labels, label size) or (texts, chosen, label size)
+        queries = label_rows(self.label_embeddings, label_ids).to(keys.dtype)
         scores = queries @ keys.transpose(1, 2) / self.temperature  # (texts, labels, tokens)
         scores = scores.masked_fill(~mask.unsqueeze(1), torch.finfo(scores.dtype).min)
         return _softmax(scores)
@@ -82,8 +92,20 @@ class LabelAttention(LabelScorer):
         else:
             values = features[1]
             read = self.attention(features, label_ids).to(values.dtype) @ values  # (texts, chosen, mlp)
-        logits = self.mlp_output(nn.functional.relu(read)).squeeze(-1)  # (texts, labels)
-        return logits if self.label_bias is None else logits + self.label_bias[label_ids]
+        logits, bias = self._scores(read), label_biases(self.label_embeddings, label_ids)  # (texts, labels)
+        return logits if bias is None else logits + bias
+
+    def candidate_logits(
+        self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], candidates: Candidates
+    ) -> torch.Tensor:
+        rows = candidate_rows(self.label_embeddings, candidates)
+        # Text by text: no padding among tokens nor labels, and no query is copied.
+        scores = [
+            self._scores(_read(queries, keys, values))
+            for queries, (keys, values) in zip(rows, self._texts(features), strict=True)
+        ]
+        logits, bias = torch.cat(scores), label_biases(self.label_embeddings, candidates.ids)  # (chosen,)
+        return logits if bias is None else logits + bias
 
     def loss(
         self,
@@ -112,17 +134,30 @@ class LabelAttention(LabelScorer):
 
     def _read_run(self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], labels: slice) -> torch.Tensor:
         """What a run of labels reads in each text, text by text: less memory, and no work on padding."""
+        queries = label_rows(self.label_embeddings, labels)  # (labels, label size)
+        return torch.stack([_read(queries, *text) for text in self._texts(features)])  # (texts, labels, mlp)
+
+    def _texts(
+        self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys by temperature, and values, of the real tokens of one text after the other."""
         keys, values, mask = features
         lengths = mask.sum(dim=1).tolist()
-        queries = readable_weight(self.label_embeddings, "label_embeddings")[labels].to(keys.dtype)  # (labels, hidden)
-        texts = zip((keys[mask] / self.temperature).split(lengths), values[mask].split(lengths), strict=True)
-        read = [_softmax(queries @ key.T).to(value.dtype) @ value for key, value in texts]
-        return torch.stack(read)  # (texts, labels, mlp)
+        return zip((keys[mask] / self.temperature).split(lengths), values[mask].split(lengths), strict=True)
+
+    def _scores(self, read: torch.Tensor) -> torch.Tensor:
+        """What labels read, folded through the first layer of the MLP, to one score each."""
+        return self.mlp_output(nn.functional.relu(read)).squeeze(-1)
 
     def bytes_per_label(self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> int:
         _, tokens, hidden_size = features[0].shape
         # Scores and weights of one text; what was read, its gradient and a copy; the label's embedding.
         return 4 * (2 * tokens + 3 * features[1].shape[2] + hidden_size)
+
+
+def _read(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """What labels read in one text, of shape (labels, mlp)."""
+    return _softmax(queries.to(keys.dtype) @ keys.T).to(values.dtype) @ values
 
 
 def _softmax(scores: torch.Tensor) -> torch.Tensor:

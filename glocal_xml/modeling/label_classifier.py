@@ -6,7 +6,16 @@ import torch
 from torch import nn
 
 from .fused_loss import add_product, fused_loss, gradient_dtype
-from .label_scorer import LabelScorer, label_chunks, readable_weight
+from .label_candidates import Candidates
+from .label_scorer import (
+    LabelScorer,
+    candidate_rows,
+    label_biases,
+    label_chunks,
+    label_rows,
+    make_label_table,
+    readable_weight,
+)
 from .losses import LossPair
 
 
@@ -19,11 +28,12 @@ class LabelClassifier(LabelScorer):
         num_labels: Number of labels.
         chunk_bytes: Memory that one chunk of labels may take.
         bias: Whether each label has a bias; the paper has none.
+        sparse: Whether the gradient of the label table holds the rows of the candidates alone.
     """
 
-    def __init__(self, hidden_size: int, num_labels: int, chunk_bytes: int, bias: bool = False):
+    def __init__(self, hidden_size: int, num_labels: int, chunk_bytes: int, bias: bool = False, sparse: bool = False):
         super().__init__(num_labels, chunk_bytes)
-        self.label_embeddings = nn.Linear(hidden_size, num_labels, bias=bias)
+        self.label_embeddings = make_label_table(num_labels, hidden_size, bias, sparse)
 
     @property
     def label_bias(self) -> torch.Tensor | None:
@@ -31,14 +41,20 @@ class LabelClassifier(LabelScorer):
 
     def logits(self, features: tuple[torch.Tensor], label_ids: slice | torch.Tensor) -> torch.Tensor:
         (document_embedding,) = features  # (texts, hidden)
-        weight, bias = readable_weight(self.label_embeddings, "label_embeddings"), self.label_bias
+        embeddings = label_rows(self.label_embeddings, label_ids)
+        bias = label_biases(self.label_embeddings, label_ids)
         if isinstance(label_ids, slice):
-            return nn.functional.linear(
-                document_embedding, weight[label_ids], None if bias is None else bias[label_ids]
-            )
-        chosen = weight[label_ids].to(document_embedding.dtype)  # (texts, chosen, hidden)
+            return nn.functional.linear(document_embedding, embeddings, bias)
+        chosen = embeddings.to(document_embedding.dtype)  # (texts, chosen, hidden)
         logits = (chosen @ document_embedding.unsqueeze(-1)).squeeze(-1)  # (texts, chosen)
-        return logits if bias is None else logits + bias[label_ids]
+        return logits if bias is None else logits + bias
+
+    def candidate_logits(self, features: tuple[torch.Tensor], candidates: Candidates) -> torch.Tensor:
+        (document_embedding,) = features  # (texts, hidden)
+        rows = candidate_rows(self.label_embeddings, candidates)
+        scores = [row.to(text.dtype) @ text for row, text in zip(rows, document_embedding, strict=True)]
+        logits, bias = torch.cat(scores), label_biases(self.label_embeddings, candidates.ids)  # (chosen,)
+        return logits if bias is None else logits + bias
 
     def loss(
         self, features: tuple[torch.Tensor], labels: torch.Tensor, loss_pair: LossPair | None = None

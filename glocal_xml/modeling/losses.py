@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from .label_candidates import Candidates
+
 # From the logits of a run of labels (texts, labels of the run), the padded ids of all positive labels and the first
 # label of the run: the sum of the loss, and its derivative by each logit. Both in the precision of the logits.
 LossPair = Callable[[torch.Tensor, torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
@@ -44,6 +46,20 @@ def binary_cross_entropy_pair(
         text_weights = text_weights.to(logits.dtype)
         loss, by_logits = loss * text_weights, by_logits.mul_(text_weights.unsqueeze(1))
     return loss.sum(), by_logits
+
+
+def candidate_cross_entropy(logits: torch.Tensor, candidates: Candidates, is_true: torch.Tensor) -> torch.Tensor:
+    """
+    Binary cross-entropy on candidates: the mean over those of a text, then over texts.
+
+    Args:
+        logits: Scores of the candidates, of shape (chosen,).
+        candidates: Which text each belongs to.
+        is_true: Whether each is a label of its text, or leads to one, (chosen,).
+    """
+    losses = nn.functional.softplus(logits) - logits * is_true
+    weights = 1 / candidates.counts.to(logits.dtype)  # (texts,)
+    return (losses * weights[candidates.texts]).sum() / len(candidates.counts)
 
 
 def _columns_in_run(logits: torch.Tensor, labels: torch.Tensor, first_label: int) -> tuple[torch.Tensor, torch.Tensor]:

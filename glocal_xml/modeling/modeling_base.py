@@ -35,8 +35,6 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
             for linear in (module.key, module.value, module.mlp_hidden, module.mlp_output):
                 if isinstance(linear, nn.Linear):
                     init.xavier_uniform_(linear.weight)
-            if module.label_bias is not None:
-                init.zeros_(module.label_bias)
 
     def start_label_bias(self, log_odds: torch.Tensor) -> None:
         """Starts the bias of every label at its training log-odds (`LabelSpace.log_odds`)."""
@@ -102,6 +100,10 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         """Terms of the loss that do not go over all labels."""
         return {}
 
+    def loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """All terms of the training loss."""
+        return self.label_loss_terms(features, labels) | self.further_loss_terms(features, labels)
+
     def forward(
         self,
         input_ids: torch.Tensor,
@@ -125,8 +127,7 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         if labels is not None:
             labels = check_labels(labels, self.config.num_labels, len(input_ids))
         if self.training and labels is not None and not output_logits:
-            terms = self.label_loss_terms(features, labels) | self.further_loss_terms(features, labels)
-            return with_loss(XMTCOutput(), terms)
+            return with_loss(XMTCOutput(), self.loss_terms(features, labels))
         return self.scan_labels(features, labels, top_k, output_logits)
 
     def scan_labels(

@@ -10,12 +10,13 @@ from .label_attention import LabelAttention
 from .label_classifier import LabelClassifier
 from .label_ranking import RunningTopK, best_columns
 from .label_scorer import label_chunks
-from .modeling_base import Features, XMTCPreTrainedModel
+from .modeling_base import Features
+from .modeling_clustered import ClusteredXMTCModel
 from .modeling_output import XMTCOutput
 from .probabilities import at_least_float, mean_probability_logits
 
 
-class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
+class GlocalXMLForMultiLabel(ClusteredXMTCModel):
     """
     GlocalXML, after *Exploiting Local and Global Features in Transformer-based Extreme Multi-label Text
     Classification* (Zhang, Wang et al., [arXiv:2204.00933](https://arxiv.org/abs/2204.00933)).
@@ -23,6 +24,10 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
     The global branch matches the document token of the last layer against label embeddings (eq. 2). The local branch
     lets every label read the words of an early layer (eq. 3-6). A label's probability is the mean of the two (eq. 7);
     in training each branch has its own binary cross-entropy (eq. 8).
+
+    With a label tree (`config.tree_levels`), for half a million labels and more, the document token scores clusters
+    and both branches the labels of the best ones; the global branch alone is then *LightXML*
+    ([arXiv:2101.03305](https://arxiv.org/abs/2101.03305)).
     """
 
     config_class = GlocalXMLConfig
@@ -30,28 +35,43 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
     def __init__(self, config: GlocalXMLConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config, encoder)
         size, labels, budget = config.hidden_size, config.num_labels, config.label_chunk_bytes
+        label_size = size if config.label_size is None else config.label_size
+        options = {"bias": config.label_bias, "sparse": bool(config.tree_levels)}
+        document_size = size * config.document_layers
+        self.dropout = nn.Dropout(config.document_dropout)
         self.pooler = None
         if config.branches != "local":
-            self.pooler = nn.Linear(size, size) if config.use_pooler else None
-            self.global_head = LabelClassifier(size, labels, budget, bias=config.label_bias)
+            self.pooler = nn.Linear(document_size, label_size) if config.use_pooler else None
+            self.global_head = LabelClassifier(label_size, labels, budget, **options)
         if config.branches != "global":
             self.local_head = LabelAttention(
-                size, labels, budget, config.mlp_size, config.temperature, bias=config.label_bias
+                size, labels, budget, config.mlp_size, config.temperature, label_size=label_size, **options
             )
+        self.make_label_tree(document_size)
         self.post_init()
 
     def branch_heads(self) -> dict[str, nn.Module]:
         heads = {"global": getattr(self, "global_head", None), "local": getattr(self, "local_head", None)}
         return {name: head for name, head in heads.items() if head is not None}
 
+    def document_layers(self) -> list[int]:
+        """The layers whose document tokens stand for a text, the last first; none where nothing reads them."""
+        if self.config.branches == "local" and self.label_tree is None:
+            return []
+        last = self.config.num_hidden_layers
+        return list(range(last, last - self.config.document_layers, -1))
+
     def wanted_layers(self) -> set[int]:
-        layers = {"global": self.config.num_hidden_layers, "local": self.config.local_layer}
-        return {layers[branch] for branch in self.branch_heads()}
+        local = set() if self.config.branches == "global" else {self.config.local_layer}
+        return local | set(self.document_layers())
 
     def head_features(self, encoded: EncodedTexts) -> Features:
         features = {}
+        if self.document_layers():
+            tokens = [encoded.document_token(layer) for layer in self.document_layers()]
+            document_embedding = self.dropout(torch.cat(tokens, dim=1))  # (texts, document)
+            features |= dict.fromkeys(self.level_heads(), (document_embedding,))
         if self.config.branches != "local":
-            document_embedding = encoded.document_token(self.config.num_hidden_layers)  # (texts, hidden)
             features["global"] = (document_embedding if self.pooler is None else self.pooler(document_embedding),)
         if self.config.branches != "global":
             hidden_states = encoded.hidden_states[self.config.local_layer]  # (texts, tokens, hidden)

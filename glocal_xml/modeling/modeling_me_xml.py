@@ -12,10 +12,12 @@ from .diversity_loss import diversity_loss
 from .encoded_texts import EncodedTexts
 from .input_checks import check_label_counts
 from .label_attention import LabelAttention
+from .label_candidates import Candidates
 from .label_classifier import LabelClassifier
 from .label_scorer import label_chunks
-from .losses import binary_cross_entropy_pair, binary_cross_entropy_sum
-from .modeling_base import Features, XMTCPreTrainedModel
+from .losses import binary_cross_entropy_pair, binary_cross_entropy_sum, candidate_cross_entropy
+from .modeling_base import Features
+from .modeling_clustered import ClusteredXMTCModel
 
 
 class DocumentExpert(LabelClassifier):
@@ -24,8 +26,10 @@ class DocumentExpert(LabelClassifier):
     `mlp_size` of 0 the only one.
     """
 
-    def __init__(self, input_size: int, mlp_size: int, num_labels: int, chunk_bytes: int, bias: bool):
-        super().__init__(mlp_size or input_size, num_labels, chunk_bytes, bias=bias)
+    def __init__(
+        self, input_size: int, mlp_size: int, num_labels: int, chunk_bytes: int, bias: bool, sparse: bool = False
+    ):
+        super().__init__(mlp_size or input_size, num_labels, chunk_bytes, bias=bias, sparse=sparse)
         self.mlp_hidden = nn.Linear(input_size, mlp_size) if mlp_size else None
 
     def features(self, document_tokens: torch.Tensor) -> tuple[torch.Tensor]:
@@ -35,7 +39,7 @@ class DocumentExpert(LabelClassifier):
         return (torch.tanh(self.mlp_hidden(document_tokens)),)
 
 
-class MEXMLForMultiLabel(XMTCPreTrainedModel):
+class MEXMLForMultiLabel(ClusteredXMTCModel):
     """
     ME-XML, after *Extreme Multi-label Text Classification with Multi-layer Experts* (anonymous ACL submission).
 
@@ -45,6 +49,9 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
     rare labels that none of them finds (eq. 6-10). It sets in at `config.diversity_start_epoch`, of which
     `start_epoch` has to be told (the trainers of this package do), and needs training frequencies
     (`set_label_counts`); both are kept with the weights.
+
+    With a label tree (`config.tree_levels`) the document token of the last layer scores clusters, and the experts the
+    labels of the best ones.
     """
 
     config_class = MEXMLConfig
@@ -52,14 +59,16 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
     def __init__(self, config: MEXMLConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config, encoder)
         size, labels, budget = config.hidden_size, config.num_labels, config.label_chunk_bytes
+        options = {"bias": config.label_bias, "sparse": bool(config.tree_levels)}
         self.experts = nn.ModuleDict()
         for expert in config.parsed_experts:
             if expert.kind == "A":
-                head = LabelAttention(size, labels, budget, config.mlp_size, bias=config.label_bias, projections=False)
+                head = LabelAttention(size, labels, budget, config.mlp_size, projections=False, **options)
             else:
                 width = size if config.document_mlp_size is None else config.document_mlp_size
-                head = DocumentExpert(size * len(expert.layers), width, labels, budget, bias=config.label_bias)
+                head = DocumentExpert(size * len(expert.layers), width, labels, budget, **options)
             self.experts[expert.name] = head
+        self.make_label_tree(size)
         self.register_buffer("label_counts", torch.zeros(labels, dtype=torch.long))
         self.register_buffer("diversity_active", torch.tensor(config.diversity_start_epoch == 0))
         self.post_init()
@@ -79,10 +88,13 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
         return dict(self.experts.items())
 
     def wanted_layers(self) -> set[int]:
-        return {layer for expert in self.config.parsed_experts for layer in expert.layers}
+        layers = {layer for expert in self.config.parsed_experts for layer in expert.layers}
+        return layers if self.label_tree is None else layers | {self.config.num_hidden_layers}
 
     def head_features(self, encoded: EncodedTexts) -> Features:
         features = {}
+        if self.label_tree is not None:
+            features |= dict.fromkeys(self.level_heads(), (encoded.document_token(self.config.num_hidden_layers),))
         for expert in self.config.parsed_experts:
             head = self.experts[expert.name]
             if expert.kind == "A":
@@ -148,21 +160,42 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
         return {"collaborative": binary_cross_entropy_sum(self._mean_logits(logits), labels, first_label)}
 
     def further_loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        if self.config.diversity_weight == 0 or len(self.experts) == 1 or labels.numel() == 0:
+        if not self._experts_are_to_differ() or labels.numel() == 0:
             return {}
+        is_label = labels >= 0  # (texts, positives)
+        logits = self.branch_logits(features, labels.clamp(min=0))
+        positive = [scores[is_label] for scores in logits.values()]  # (labels of all texts,)
+        loss = diversity_loss(positive, self.label_counts[labels[is_label]], len(labels))
+        return {"diversity": self.config.diversity_weight * loss}
+
+    def candidate_loss_terms(
+        self, logits: dict[str, torch.Tensor], candidates: Candidates, is_label: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        if self.config.training_loss == "individual":
+            losses = super().candidate_loss_terms(logits, candidates, is_label).values()
+            terms = {"individual": sum(losses) / len(losses)}
+        else:
+            terms = {"collaborative": candidate_cross_entropy(self._mean_logits(logits), candidates, is_label)}
+        if self._experts_are_to_differ():
+            # All labels of a text are among its candidates; experts differ in what they make of these, given the
+            # way down the tree, which they share.
+            positive = [scores[is_label] for scores in logits.values()]  # (labels of all texts,)
+            counts = self.label_counts[candidates.ids[is_label]]
+            loss = diversity_loss(positive, counts, len(candidates.counts))
+            terms["diversity"] = self.config.diversity_weight * loss
+        return terms
+
+    def _experts_are_to_differ(self) -> bool:
+        """Whether there is a diversity loss now."""
+        if self.config.diversity_weight == 0 or len(self.experts) == 1:
+            return False
         # Already before the loss sets in, rather than hours later.
         if not self.label_counts.any():
             raise ValueError(
                 "The diversity loss needs training frequencies, which this model was not told: call "
                 "`model.set_label_counts(label_space.counts)`, or build the model with `diversity_weight=0`."
             )
-        if not self.diversity_active:
-            return {}
-        is_label = labels >= 0  # (texts, positives)
-        label_ids = labels.clamp(min=0)
-        logits = self.branch_logits(features, label_ids)
-        loss = diversity_loss(list(logits.values()), self.label_counts[label_ids], is_label)
-        return {"diversity": self.config.diversity_weight * loss}
+        return bool(self.diversity_active)
 
 
 __all__ = ["MEXMLForMultiLabel"]

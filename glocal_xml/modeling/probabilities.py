@@ -13,6 +13,16 @@ def mean_probability_logits(logits: list[torch.Tensor]) -> torch.Tensor:
     return log_sigmoid(stacked).logsumexp(dim=0) - log_sigmoid(-stacked).logsumexp(dim=0)
 
 
+def product_logits(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """
+    The logits whose sigmoid is sigmoid(first) * sigmoid(second): eq. 2 of APLC-XLNet, in log space.
+
+    With u = exp(-first) and v = exp(-second) the odds against the product are u + v + uv. Nothing saturates before the
+    product itself does, and no product is above its factors.
+    """
+    return -torch.logaddexp(-first, nn.functional.softplus(-first) - second)
+
+
 def at_least_float(logits: torch.Tensor) -> torch.Tensor:
     """Half precision would make ties of close scores."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from plain_adaptive_clusters import plain_clusters, plain_clusters_loss, plain_probabilities
 
 from glocal_xml.modeling.adaptive_clusters import AdaptiveLabelClusters
-from glocal_xml.modeling.adaptive_clusters_loss import product_logits, tail_loss
+from glocal_xml.modeling.adaptive_clusters_loss import tail_loss
 from glocal_xml.modeling.cluster_sizes import cluster_sizes, tail_widths
+from glocal_xml.modeling.probabilities import product_logits
 
 THIRDS = (0.2, 0.3, 0.5)
 

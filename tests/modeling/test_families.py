@@ -10,10 +10,12 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from plain_adaptive_clusters import plain_clusters_loss
+from plain_candidates import make_tree, plain_candidate_loss
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, MEXMLConfig
 from glocal_xml.modeling.label_attention import LabelAttention
+from glocal_xml.training.rowwise_adamw import RowwiseAdamW
 
 NUM_LABELS = 23
 # In no order, so that labels are not by chance where their frequency puts them.
@@ -21,12 +23,12 @@ LABEL_COUNTS = 7 * torch.arange(NUM_LABELS) % NUM_LABELS + 1
 # What a family is tried with: its defaults at a small size, and each of its modes.
 CASES = {
     "glocal_xml": (GlocalXMLConfig, {"mlp_size": 8}),
-    "glocal_xml-bias-pooler": (GlocalXMLConfig, {"mlp_size": 8, "label_bias": True, "use_pooler": True}),
+    "glocal_xml-bias-pooler": (GlocalXMLConfig, {"mlp_size": 24, "label_bias": True, "use_pooler": True}),
     "glocal_xml-global": (GlocalXMLConfig, {"branches": "global"}),
     # Alone and without a bias of its own per label, attention at this size gets stuck before it fits every label.
     "glocal_xml-local": (
         GlocalXMLConfig,
-        {"mlp_size": 16, "branches": "local", "local_layer": 0, "temperature": 0.5, "label_bias": True},
+        {"mlp_size": 48, "branches": "local", "local_layer": 0, "temperature": 0.5, "label_bias": True},
     ),
     "me_xml": (MEXMLConfig, {"mlp_size": 8, "label_bias": True, "diversity_weight": 0.3, "diversity_start_epoch": 0}),
     "me_xml-three-experts": (
@@ -43,6 +45,46 @@ CASES = {
     "me_xml-collaborative": (
         MEXMLConfig,
         {"mlp_size": 8, "label_bias": True, "training_loss": "collaborative", "diversity_weight": 0},
+    ),
+    # With a label tree: beams that find every label in prediction, so that it equals scoring all of them, and few
+    # clusters in training.
+    "glocal_xml-clusters": (GlocalXMLConfig, {"mlp_size": 8, "tree_levels": [7], "beam": 7, "training_beam": 2}),
+    "glocal_xml-tree": (
+        GlocalXMLConfig,
+        {
+            "mlp_size": 8,
+            "tree_levels": [3, 8],
+            "beam": 8,
+            "training_beam": 2,
+            "label_bias": True,
+            "use_pooler": True,
+            "label_size": 24,
+            "document_layers": 2,
+        },
+    ),
+    "me_xml-clusters": (
+        MEXMLConfig,
+        {
+            "mlp_size": 8,
+            "tree_levels": [7],
+            "beam": 7,
+            "training_beam": 2,
+            "label_bias": True,
+            "diversity_weight": 0.3,
+            "diversity_start_epoch": 0,
+        },
+    ),
+    "me_xml-clusters-collaborative": (
+        MEXMLConfig,
+        {
+            "mlp_size": 8,
+            "tree_levels": [7],
+            "beam": 7,
+            "training_beam": 2,
+            "label_bias": True,
+            "training_loss": "collaborative",
+            "diversity_weight": 0,
+        },
     ),
     # Contracts compare runs in training mode: no dropout. In trials, tails as narrow as these encoders got stuck
     # before they fitted every label.
@@ -90,8 +132,45 @@ def clusters_loss(model, features, branches, target):
     return plain_clusters_loss(model.head, *features["clusters"], labels, LABEL_COUNTS.tolist())
 
 
+def candidates_loss(model, features, branches, target):
+    """The losses of candidate labels and of the nodes above them; branches without the way down the tree."""
+    labels = [row.nonzero().flatten().tolist() for row in target]
+    own = {
+        name: head.logits(features[name], slice(0, NUM_LABELS)).to(target.dtype)
+        for name, head in model.branch_heads().items()
+    }
+
+    def of_labels(text, candidates, is_label):
+        rows = {name: logits[text, candidates] for name, logits in own.items()}
+        if model.config.model_type == "glocal_xml":
+            return sum(binary_cross_entropy(row, is_label) for row in rows.values())
+        one_hot = torch.zeros_like(target[text]).double()
+        one_hot[candidates] = is_label.double()
+        if model.config.training_loss == "collaborative":
+            return binary_cross_entropy(sum(rows.values()) / len(rows), is_label)
+        individual = sum(binary_cross_entropy(row, is_label) for row in rows.values()) / len(rows)
+        experts = {name: logits[text : text + 1] for name, logits in own.items()}
+        whole = mean_loss_and_diversity(model, features, experts, one_hot[None])
+        without = sum(binary_cross_entropy(row.double(), one_hot[None]) for row in experts.values()) / len(experts)
+        return individual + whole - without
+
+    return plain_candidate_loss(model, features, labels, of_labels)
+
+
 # The loss of a family from the logits of its branches over all labels, as its paper writes it.
 PLAIN_LOSSES = {"glocal_xml": sum_of_losses, "me_xml": mean_loss_and_diversity, "aplc_xlnet": clusters_loss}
+
+
+def plain_loss_of(model):
+    return candidates_loss if getattr(model, "label_tree", None) else PLAIN_LOSSES[model.config.model_type]
+
+
+def tell_about_labels(model):
+    """What a new model has to know of its labels."""
+    num_labels = model.config.num_labels
+    model.set_label_counts(LABEL_COUNTS if num_labels == NUM_LABELS else torch.arange(num_labels, 0, -1))
+    if getattr(model, "label_tree", None):
+        model.set_label_tree(*make_tree(num_labels, model.config.tree_levels))
 
 
 @pytest.fixture(params=sorted(CASES))
@@ -109,7 +188,7 @@ def make_model(case):
             encoder=encoder_config.to_dict(), **{"num_labels": NUM_LABELS, "top_k": 5, **fields, **overrides}
         )
         model = FAMILIES[config_class](config)
-        model.set_label_counts(LABEL_COUNTS)
+        tell_about_labels(model)
         # Fresh heads score so close to zero that wrong code could pass by comparing almost nothing.
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -160,7 +239,7 @@ def test_forward(model):
     probability = torch.stack([logits.sigmoid() for logits in branches.values()]).mean(dim=0)
     torch.testing.assert_close(output.logits.sigmoid(), probability)
     target = multi_hot(batch["labels"])
-    expected = PLAIN_LOSSES[model.config.model_type](model, features, branches, target)
+    expected = plain_loss_of(model)(model, features, branches, target)
     torch.testing.assert_close(output.loss, expected.to(output.loss.dtype))
     torch.testing.assert_close(sum(output.loss_terms.values()), output.loss)
     scores, ids = output.logits.sort(dim=1, descending=True, stable=True)
@@ -261,7 +340,7 @@ def test_loads_as_remote_code_without_the_package(family, tmp_path):
 
     config_class, fields = CASES[family]
     model = FAMILIES[config_class](config_class(encoder=ENCODER_CONFIGS["bert"](), num_labels=NUM_LABELS, **fields))
-    model.set_label_counts(LABEL_COUNTS)
+    tell_about_labels(model)
     model.eval().set_label_names([f"name {i}" for i in range(NUM_LABELS)])
     model.save_pretrained(tmp_path / "model")
     batch = make_batch(model)
@@ -275,6 +354,10 @@ def test_loads_as_remote_code_without_the_package(family, tmp_path):
     assert names == model.label_names
 
 
+def dense(gradient):
+    return gradient.to_dense() if gradient.is_sparse else gradient.clone()
+
+
 def gradients(model, batches):
     """Mean loss over batches and its gradients, in training mode and double precision."""
     model = model.double().train()
@@ -284,7 +367,7 @@ def gradients(model, batches):
         loss = model(**batch).loss / len(batches)
         loss.backward()
         total += loss.item()
-    return total, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return total, {name: dense(p.grad) for name, p in model.named_parameters() if p.grad is not None}
 
 
 def assert_same_gradients(first, second):
@@ -341,7 +424,7 @@ def test_overfits_eight_texts(make_model, encoder_config):
         found = [set(row[: len(labels)]) for row, labels in zip(best, wanted, strict=True)]
         return sum(len(a & b) for a, b in zip(wanted, found, strict=True)) / sum(map(len, wanted))
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    optimizer = RowwiseAdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=400)
     for step in range(400):
         optimizer.zero_grad()
@@ -367,7 +450,7 @@ def test_finite_under_autocast(model, dtype):
     assert output.loss.dtype == torch.float32 and output.logits.dtype == torch.float32
     torch.testing.assert_close(output.loss, expected.loss, rtol=0.1, atol=0.05)
     for name, parameter in model.named_parameters():
-        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+        assert parameter.grad is None or dense(parameter.grad).isfinite().all(), name
 
 
 def test_gradient_checkpointing(model):
@@ -389,8 +472,10 @@ def test_half_a_million_labels(family, tmp_path):
     config = config_class(
         encoder=ENCODER_CONFIGS["bert"](), **{**fields, "num_labels": 500_000, "label_chunk_bytes": 2**20}
     )
+    if fields.get("tree_levels"):
+        config.tree_levels, config.beam = [*fields["tree_levels"][:-1], 5_000], 2
     model = FAMILIES[config_class](config).eval()
-    model.set_label_counts(torch.arange(500_000, 0, -1))
+    tell_about_labels(model)
     model.set_label_names([f"a label of quite ordinary length, number {i}" for i in range(500_000)])
     model.save_pretrained(tmp_path)
     assert (tmp_path / "config.json").stat().st_size < 5_000

@@ -1,0 +1,79 @@
+"""AdamW that touches only the rows in play of tables with sparse gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+# Rows updated at a time: their states stay in the cache.
+_ROWS = 4096
+
+
+class RowwiseAdamW(torch.optim.AdamW):
+    """
+    `torch.optim.AdamW` for models with label trees, whose label tables have sparse gradients.
+
+    Parameters with dense gradients are updated as by AdamW. Of a table with a sparse gradient only the rows that the
+    gradient holds are read or written, in the weights and in both moments, and each row counts its own steps. It
+    differs from dense AdamW in what happens to a row while it is out of play: dense AdamW goes on moving it by its old
+    momentum, lets its moments fade and decays its weight; here it rests. A row that is in play at every step is
+    updated exactly as by AdamW.
+
+    Args:
+        params, options: As for `torch.optim.AdamW`; `amsgrad`, `maximize` and `capturable` are not to be had.
+    """
+
+    def __init__(self, params: Any, **options: Any):
+        for name in ("amsgrad", "maximize", "capturable", "differentiable"):
+            if options.get(name):
+                raise ValueError(f"`{name}` is not to be had with row-wise updates: leave it out.")
+        super().__init__(params, **options)
+        # A fused AdamW would unscale gradients within its step, where sparse ones are not seen.
+        self._step_supports_amp_scaling = False
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], torch.Tensor] | None = None) -> torch.Tensor | None:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        sparse = []
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter.grad.is_sparse:
+                    sparse.append((parameter, parameter.grad))
+                    self._update_rows(group, parameter)
+        # AdamW refuses sparse gradients.
+        for parameter, _ in sparse:
+            parameter.grad = None
+        super().step()
+        for parameter, gradient in sparse:
+            parameter.grad = gradient
+        return loss
+
+    def _update_rows(self, group: dict[str, Any], parameter: nn.Parameter) -> None:
+        gradient = parameter.grad.coalesce()
+        state = self.state[parameter]
+        if not state:
+            # Zeros take memory only once they are written to: rows that never come into play cost nothing.
+            state["step"] = torch.zeros(len(parameter), dtype=torch.float32, device=parameter.device)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        rate, (beta1, beta2) = float(group["lr"]), group["betas"]
+        chunks = zip(gradient.indices()[0].split(_ROWS), gradient.values().split(_ROWS), strict=True)
+        for rows, values in chunks:
+            steps = state["step"][rows] + 1  # (rows,)
+            first = state["exp_avg"][rows].lerp_(values, 1 - beta1)  # (rows, size)
+            second = state["exp_avg_sq"][rows].mul_(beta2).addcmul_(values, values, value=1 - beta2)
+            state["step"][rows], state["exp_avg"][rows], state["exp_avg_sq"][rows] = steps, first, second
+            shape = (-1, *[1] * (values.dim() - 1))
+            bias1, bias2 = (1 - beta1**steps).view(shape), (1 - beta2**steps).view(shape)
+            weights = parameter[rows].mul_(1 - rate * group["weight_decay"])
+            change = first.div_(bias1).div_(second.div_(bias2).sqrt_().add_(group["eps"]))
+            parameter[rows] = weights.sub_(change, alpha=rate)
+
+
+def has_sparse_tables(model: nn.Module) -> bool:
+    """Whether a model has tables with sparse gradients."""
+    return any(isinstance(module, nn.Embedding) and module.sparse for module in model.modules())
