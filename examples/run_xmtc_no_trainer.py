@@ -159,7 +159,7 @@ def main(argv):
         weight_decay=args.weight_decay,
         decayed=decayed,
     )
-    optimizer = torch.optim.AdamW(groups, eps=args.adam_epsilon)
+    optimizer = for_sparse_tables(torch.optim.AdamW, model)(groups, eps=args.adam_epsilon)
     model, optimizer, train_loader = accelerator.prepare(model, optimizer, train_loader)
     others = {name: accelerator.prepare(loader) for name, loader in others.items()}
     steps_per_epoch = math.ceil(len(train_loader) / args.gradient_accumulation_steps)

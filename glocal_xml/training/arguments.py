@@ -40,6 +40,15 @@ class ModelArguments:
         default=None, metadata={"help": "Fields of the model's configuration, as JSON: '{\"local_layer\": 1}'."}
     )
 
+    label_tree: dict | str | None = field(
+        default=None,
+        metadata={
+            "help": "Score clusters of labels first, and then the labels of the best ones alone: options to build the "
+            "tree with, as JSON: '{\"cluster_size\": 100, \"height\": 1, \"branching\": 16, \"features\": \"texts\", "
+            "\"seed\": 0}' ('{}' for these, their defaults; features may be texts, names or text_embeddings), or the "
+            "label_tree.npz of another run. For tens of thousands of labels and more."
+        },
+    )
     encoder_options: dict | str | None = field(
         default=None,
         metadata={
@@ -51,10 +60,15 @@ class ModelArguments:
     def __post_init__(self):
         self.model_config = read_dict("model_config", self.model_config)
         self.encoder_options = read_dict("encoder_options", self.encoder_options)
+        # `{}` asks for a tree with the defaults, and a file name is no JSON.
+        if isinstance(self.label_tree, str) and self.label_tree.lstrip().startswith("{"):
+            self.label_tree = read_dict("label_tree", self.label_tree)
         if self.model_type not in MODEL_TYPES:
             raise ValueError(f"`model_type` must be one of {', '.join(MODEL_TYPES)}, got {self.model_type!r}.")
         if self.model is not None and self.encoder is not None:
             raise ValueError("Pass `encoder` to start a new model or `model` to use a trained one, not both.")
+        if self.model is not None and self.label_tree is not None:
+            raise ValueError("`label_tree` is for new models; a trained model keeps the tree it has.")
 
 
 @dataclass

@@ -11,7 +11,14 @@ from huggingface_hub import snapshot_download
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from glocal_xml.data import LABEL_SPACE_FILES, LabelSpace, load_hub_dataset, load_xmtc_dataset, split_validation
+from glocal_xml.data import (
+    LABEL_SPACE_FILES,
+    LabelSpace,
+    LabelTree,
+    load_hub_dataset,
+    load_xmtc_dataset,
+    split_validation,
+)
 from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.modeling.input_checks import position_limit
 from glocal_xml.pretrained import minilm_path
@@ -198,8 +205,10 @@ def settle_metrics(args: XMTCTrainingArguments, model: XMTCPreTrainedModel, labe
         )
 
 
-def build_model(model_args: ModelArguments, label_space: LabelSpace) -> XMTCPreTrainedModel:
-    """A trained model, or a new one around a pretrained encoder."""
+def build_model(
+    model_args: ModelArguments, label_space: LabelSpace, tree: LabelTree | None = None
+) -> XMTCPreTrainedModel:
+    """A trained model, or a new one around a pretrained encoder; with a label tree where there is one."""
     if model_args.model is not None:
         if model_args.model_config:
             raise ValueError("`model_config` is for new models; a trained model keeps the configuration it has.")
@@ -208,12 +217,18 @@ def build_model(model_args: ModelArguments, label_space: LabelSpace) -> XMTCPreT
         model.set_label_counts(label_space.counts)
         return model
     family = next(model for config, model in FAMILIES.items() if config.model_type == model_args.model_type)
+    levels = {} if tree is None else {"tree_levels": tree.level_sizes}
+    if "tree_levels" in model_args.model_config:
+        raise ValueError("`tree_levels` follows from the label tree: pass `--label_tree` instead.")
     model = family.from_encoder(
         encoder_path(model_args.encoder),
         label_names=label_space.names,
         encoder_options=model_args.encoder_options,
+        **levels,
         **model_args.model_config,
     )
+    if tree is not None:
+        model.set_label_tree(tree.child_starts, tree.label_order)
     model.set_label_counts(label_space.counts)
     if getattr(model.config, "label_bias", False):
         model.start_label_bias(label_space.log_odds())

@@ -74,6 +74,15 @@ class RowwiseAdamW(torch.optim.AdamW):
             parameter[rows] = weights.sub_(change, alpha=rate)
 
 
-def has_sparse_tables(model: nn.Module) -> bool:
-    """Whether a model has tables with sparse gradients."""
-    return any(isinstance(module, nn.Embedding) and module.sparse for module in model.modules())
+def for_sparse_tables(optimizer_class: type[torch.optim.Optimizer], model: nn.Module) -> type[torch.optim.Optimizer]:
+    """The optimiser to take for a model: where it has tables with sparse gradients, one that knows these."""
+    if not any(isinstance(module, nn.Embedding) and module.sparse for module in model.modules()):
+        return optimizer_class
+    if optimizer_class is torch.optim.AdamW:
+        return RowwiseAdamW
+    if optimizer_class in (RowwiseAdamW, torch.optim.SGD):
+        return optimizer_class
+    raise ValueError(
+        f"A model with a label tree has sparse gradients, which {optimizer_class.__name__} does not know: use "
+        "`--optim adamw_torch` (row-wise for label tables) or `--optim sgd`."
+    )

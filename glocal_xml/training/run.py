@@ -18,6 +18,7 @@ from .prepare import (
     build_model,
     check_arguments,
     check_length,
+    encoder_path,
     follow_validation,
     late_loss,
     load_texts,
@@ -47,6 +48,7 @@ from .run_folder import (
     write_results,
 )
 from .trainer import XMTCTrainer
+from .tree_of_run import tree_of_run
 
 logger = logging.getLogger("glocal_xml")
 
@@ -94,7 +96,20 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
     with args.main_process_first(desc="tokenising"):
         tokens = {name: tokenize(part, tokenizer, tokenizer.model_max_length) for name, part in texts.items()}
     logger.info("labels: %s", label_space.describe())
-    model = build_model(model_args, label_space)
+    tree = None
+    if model_args.label_tree is not None:
+        with args.main_process_first(desc="clustering"):
+            tree = tree_of_run(
+                model_args.label_tree,
+                texts,
+                label_space,
+                args.output_dir,
+                encoder=encoder_path(model_args.encoder),
+                resume=checkpoint is not None,
+                build=args.process_index == 0,
+                show_progress=not args.disable_tqdm,
+            )
+    model = build_model(model_args, label_space, tree)
     check_length(model, tokenizer.model_max_length)
     if training and (warning := late_loss(model.config, args)):
         logger.warning(warning)

@@ -14,6 +14,7 @@ from glocal_xml.data import LabelSpace, XMTCCollator
 from .arguments import XMTCTrainingArguments
 from .callbacks import EpochStarter, RunReporter
 from .report import FINAL, branch_metrics, final_name
+from .rowwise_adamw import for_sparse_tables
 
 
 class XMTCTrainer(Trainer):
@@ -51,7 +52,7 @@ class XMTCTrainer(Trainer):
                 decayed=set(self.get_decay_parameter_names(model)),
             )
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, model)
-            self.optimizer = optimizer_class(groups, **options)
+            self.optimizer = for_sparse_tables(optimizer_class, model)(groups, **options)
         return self.optimizer
 
     def compute_loss(

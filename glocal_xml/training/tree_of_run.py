@@ -1,0 +1,112 @@
+"""The label tree of a run: built from the training texts or from label names, or read from a file."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+from transformers import AutoModel, AutoTokenizer
+
+from glocal_xml.data import LabelSpace, LabelTree, build_label_tree, label_features_from_texts
+from glocal_xml.data.label_features import label_features_from_embeddings
+
+logger = logging.getLogger(__name__)
+
+TREE_FILE = "label_tree.npz"
+FEATURES = ("texts", "names", "text_embeddings")
+_TREE_OPTIONS = ("features", "cluster_size", "height", "branching", "seed")
+_EMBEDDED_TOKENS = 128
+_EMBEDDED_AT_A_TIME = 64
+
+
+def tree_of_run(
+    wanted: dict[str, Any] | str,
+    texts: dict[str, Any],
+    label_space: LabelSpace,
+    folder: str | os.PathLike,
+    *,
+    encoder: str,
+    resume: bool,
+    build: bool,
+    show_progress: bool,
+) -> LabelTree:
+    """
+    The label tree that a run asks for; one that was built is kept in the folder of the run.
+
+    Args:
+        wanted: Options to build it with, or the file of one that was built before.
+        texts: The parts of the data; the tree is made of the training part.
+        label_space: The labels.
+        folder: Folder of the run.
+        encoder: Encoder that embeds label names or texts, where the tree is made of these.
+        resume: Whether the run goes on from a checkpoint, and so with the tree that it has.
+        build: Whether this process builds the tree; others read what it wrote.
+        show_progress: Whether to show progress bars.
+    """
+    path = Path(folder, TREE_FILE)
+    if isinstance(wanted, str):
+        tree = LabelTree.load(wanted)
+    elif build and not (resume and path.is_file()):
+        tree = _build(wanted, texts, label_space, encoder, show_progress)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tree.save(path)
+    else:
+        tree = LabelTree.load(path)
+    if tree.num_labels != label_space.num_labels:
+        raise ValueError(
+            f"The label tree has {tree.num_labels} labels, the data {label_space.num_labels}: build one from these data."
+        )
+    logger.info("label tree: levels of %s nodes over %d labels", tree.level_sizes, tree.num_labels)
+    return tree
+
+
+def _build(
+    options: dict[str, Any], texts: dict[str, Any], label_space: LabelSpace, encoder: str, show_progress: bool
+) -> LabelTree:
+    unknown = sorted(set(options) - set(_TREE_OPTIONS))
+    if unknown:
+        raise ValueError(f"`label_tree` has no options {unknown}; it has {', '.join(_TREE_OPTIONS)}, or is a file.")
+    source = options.get("features", "texts")
+    if source not in FEATURES:
+        raise ValueError(f"The features of `label_tree` must be one of {', '.join(FEATURES)}, got {source!r}.")
+    if source == "names":
+        features = embed(label_space.names, encoder, show_progress)
+    else:
+        train = texts["train"]
+        if not hasattr(train, "__len__"):
+            raise ValueError(
+                "A label tree is built from all training texts, and a stream is read only once: build it in a run "
+                f"without `--streaming`, and pass its {TREE_FILE} as `--label_tree`."
+            )
+        if source == "texts":
+            features = label_features_from_texts(
+                train["text"], train["labels"], label_space.num_labels, show_progress=show_progress
+            )
+        else:
+            embeddings = embed(train["text"], encoder, show_progress)
+            features = label_features_from_embeddings(embeddings, train["labels"], label_space.num_labels)
+    options = {name: value for name, value in options.items() if name != "features"}
+    return build_label_tree(features, show_progress=show_progress, **options)
+
+
+@torch.no_grad()
+def embed(texts: list[str], encoder: str, show_progress: bool) -> np.ndarray:
+    """Mean token states of the last layer of a pretrained encoder, of shape (texts, hidden)."""
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    model = AutoModel.from_pretrained(encoder, dtype=torch.float32).eval()
+    rows = []
+    for start in tqdm(range(0, len(texts), _EMBEDDED_AT_A_TIME), desc="embedding", disable=not show_progress):
+        batch = tokenizer(
+            list(texts[start : start + _EMBEDDED_AT_A_TIME]),
+            padding=True,
+            truncation=True,
+            max_length=_EMBEDDED_TOKENS,
+            return_tensors="pt",
+        )
+        mask = batch["attention_mask"].unsqueeze(-1)  # (texts, tokens, 1)
+        states = model(**batch).last_hidden_state  # (texts, tokens, hidden)
+        rows.append(((states * mask).sum(dim=1) / mask.sum(dim=1)).numpy())
+    return np.concatenate(rows)
