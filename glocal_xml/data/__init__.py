@@ -1,8 +1,10 @@
-"""From files and datasets to batches: readers, the label space, datasets and the collator."""
+"""From files and datasets to batches: readers, the label space, label trees, datasets and the collator."""
 
 from .collator import XMTCCollator
 from .dataset import load_hub_dataset, load_xmtc_dataset, split_validation, tokenize
+from .label_features import label_features_from_embeddings, label_features_from_matrix, label_features_from_texts
 from .label_space import BAND_LIMITS, LABEL_SPACE_FILES, LabelSpace
+from .label_tree import LabelTree, build_label_tree
 from .readers import FILE_FORMATS, detect_format, read_rows
 from .repository_formats import read_label_map, read_sparse
 from .rows import BadRow, BadRows
@@ -14,8 +16,13 @@ __all__ = [
     "BadRow",
     "BadRows",
     "LabelSpace",
+    "LabelTree",
     "XMTCCollator",
+    "build_label_tree",
     "detect_format",
+    "label_features_from_embeddings",
+    "label_features_from_matrix",
+    "label_features_from_texts",
     "load_hub_dataset",
     "load_xmtc_dataset",
     "read_label_map",
