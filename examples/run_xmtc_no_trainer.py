@@ -47,6 +47,7 @@ from glocal_xml.training.report import (
     results_table,
     run_settings,
 )
+from glocal_xml.training.rowwise_adamw import for_sparse_tables
 from glocal_xml.training.run_folder import (
     check_run_folder,
     clear_run_folder,

@@ -44,7 +44,7 @@ class ModelArguments:
         default=None,
         metadata={
             "help": "Score clusters of labels first, and then the labels of the best ones alone: options to build the "
-            "tree with, as JSON: '{\"cluster_size\": 100, \"height\": 1, \"branching\": 16, \"features\": \"texts\", "
+            'tree with, as JSON: \'{"cluster_size": 100, "height": 1, "branching": 16, "features": "texts", '
             "\"seed\": 0}' ('{}' for these, their defaults; features may be texts, names or text_embeddings), or the "
             "label_tree.npz of another run. For tens of thousands of labels and more."
         },

@@ -13,6 +13,7 @@ from glocal_xml.data import LabelSpace, XMTCCollator
 
 from .arguments import XMTCTrainingArguments
 from .callbacks import EpochStarter, RunReporter
+from .gradient_clipping import clip_gradients
 from .report import FINAL, branch_metrics, final_name
 from .rowwise_adamw import for_sparse_tables
 
@@ -66,6 +67,19 @@ class XMTCTrainer(Trainer):
                 # Several GPUs of one process bring a value each.
                 self._loss_terms[name] = self._loss_terms.get(name, 0.0) + term.mean()
         return (loss, outputs) if return_outputs else loss
+
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
+        return self._clip(model, self.args.max_grad_norm)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | None = None) -> Any:
+        return super()._get_grad_norm(model, self._clip(model, float("inf")) if grad_norm is None else grad_norm)
+
+    def _clip(self, model: nn.Module, max_norm: float) -> torch.Tensor:
+        # These two wrap models so that they have to do it themselves.
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            return self.accelerator.clip_grad_norm_(model.parameters(), max_norm)
+        self.accelerator.unscale_gradients()
+        return clip_gradients(model.parameters(), max_norm)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, and beside the loss of the last steps the mean of each of its terms (those of this process)."""

@@ -57,7 +57,7 @@ def tree_of_run(
         tree = LabelTree.load(path)
     if tree.num_labels != label_space.num_labels:
         raise ValueError(
-            f"The label tree has {tree.num_labels} labels, the data {label_space.num_labels}: build one from these data."
+            f"The label tree has {tree.num_labels} labels, the data {label_space.num_labels}: build one of these."
         )
     logger.info("label tree: levels of %s nodes over %d labels", tree.level_sizes, tree.num_labels)
     return tree
