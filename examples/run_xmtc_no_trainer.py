@@ -3,7 +3,9 @@ What `run_xmtc.py` does, in a training loop of its own with Accelerate: to read,
 
     python examples/run_xmtc_no_trainer.py examples/recipes/debtags/demo.yaml
     accelerate launch examples/run_xmtc_no_trainer.py --encoder minilm --train_file train.jsonl
+    torchrun --nproc_per_node 2 examples/run_xmtc_no_trainer.py --label_shards 2 --encoder minilm --train_file …
 
+The first two lines split the texts among processes; the last splits the labels, for tables too large for one process.
 Reads the same recipes and flags; those of Trainer that this loop has no line for are refused or, where they change no
 result, ignored. After every epoch it evaluates, keeps the best model and a state to resume from
 (`--resume_from_checkpoint last`).
@@ -19,6 +21,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.data_loader import prepare_data_loader
 from accelerate.utils import DataLoaderConfiguration, set_seed
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
@@ -26,7 +29,7 @@ from transformers import AutoModel, get_scheduler
 from transformers.trainer_pt_utils import get_parameter_names
 
 from glocal_xml.data import XMTCCollator, tokenize
-from glocal_xml.training import branch_metrics, card_of_run, parameter_groups, parse_arguments
+from glocal_xml.training import branch_metrics, card_of_run, clip_gradients, parameter_groups, parse_arguments
 from glocal_xml.training.callbacks import evaluation_line
 from glocal_xml.training.prepare import (
     build_model,
@@ -56,6 +59,13 @@ from glocal_xml.training.run_folder import (
     write_predictions,
     write_results,
 )
+from glocal_xml.training.split_labels import (
+    check_label_shards,
+    load_split_model,
+    load_split_state,
+    save_split_state,
+    start_split_model,
+)
 
 logger = logging.getLogger("glocal_xml")
 
@@ -69,8 +79,11 @@ def evaluate(accelerator, model, loader, label_space, args):
         with torch.no_grad():
             output = model(**batch, top_k=max(args.metrics_at), output_logits=False)
         rankings = {FINAL: output.top_k_ids, "scores": output.top_k_scores, **(output.branch_top_k_ids or {})}
-        labels = accelerator.pad_across_processes(labels, dim=1, pad_index=-100)
-        gathered.append(accelerator.gather_for_metrics((rankings, labels)))
+        # Where labels are split, every process has read all texts.
+        if args.label_shards == 1:
+            labels = accelerator.pad_across_processes(labels, dim=1, pad_index=-100)
+            rankings, labels = accelerator.gather_for_metrics((rankings, labels))
+        gathered.append((rankings, labels))
     width = max(labels.shape[1] for _, labels in gathered)
     padded = [torch.nn.functional.pad(labels, (0, width - labels.shape[1]), value=-100) for _, labels in gathered]
     rankings = {name: torch.cat([batch[name] for batch, _ in gathered]).cpu().numpy() for name in gathered[0][0]}
@@ -91,12 +104,16 @@ def check_flags(model_args, data_args, args):
     refused = [flag for flag, given in asked.items() if given]
     if refused:
         raise ValueError(f"this loop does not know {', '.join(refused)}; run_xmtc.py does")
+    check_label_shards(args.label_shards)
     check_arguments(model_args, data_args, training=data_args.train_file or data_args.dataset_name)
 
 
-def save_state(accelerator, folder, progress):
+def save_state(accelerator, folder, progress, split_parts):
     """Writes a state to resume from; at every moment a whole one is there, as `state` or `state.old`."""
-    accelerator.save_state(f"{folder}.new")
+    if split_parts:
+        save_split_state(f"{folder}.new", *split_parts)
+    else:
+        accelerator.save_state(f"{folder}.new")
     if accelerator.is_main_process:
         Path(f"{folder}.new", "progress.json").write_text(json.dumps(progress), encoding="utf-8")
         if os.path.exists(folder):
@@ -130,6 +147,8 @@ def main(argv):
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
     set_seed(args.seed)
+    if not accelerator.is_main_process:
+        logger.setLevel(logging.WARNING)
     logger.info("%d process(es) on %s, seed %d", accelerator.num_processes, accelerator.device.type, args.seed)
 
     # 2. Texts, tokens, model.
@@ -138,7 +157,11 @@ def main(argv):
         tokenizer = load_tokenizer(model_args, data_args.max_length)
         tokens = {name: tokenize(part, tokenizer, tokenizer.model_max_length) for name, part in texts.items()}
     logger.info("labels: %s", label_space.describe())
-    model = build_model(model_args, label_space)
+    split = args.label_shards > 1
+    if split:
+        model = start_split_model(model_args, label_space, args.label_shards, f"{state_folder}.start")
+    else:
+        model = build_model(model_args, label_space)
     check_length(model, tokenizer.model_max_length)
     if warning := late_loss(model.config, args):
         logger.warning(warning)
@@ -161,8 +184,15 @@ def main(argv):
         decayed=decayed,
     )
     optimizer = for_sparse_tables(torch.optim.AdamW, model)(groups, eps=args.adam_epsilon)
-    model, optimizer, train_loader = accelerator.prepare(model, optimizer, train_loader)
-    others = {name: accelerator.prepare(loader) for name, loader in others.items()}
+    if split:
+        # The model passes gradients between processes itself, and all of them read the same texts.
+        model, optimizer = accelerator.prepare_model(model, evaluation_mode=True), accelerator.prepare(optimizer)
+        alone = {"num_processes": 1, "process_index": 0, "put_on_device": True, "use_seedable_sampler": True}
+        train_loader = prepare_data_loader(train_loader, accelerator.device, **alone)
+        others = {name: prepare_data_loader(loader, accelerator.device, **alone) for name, loader in others.items()}
+    else:
+        model, optimizer, train_loader = accelerator.prepare(model, optimizer, train_loader)
+        others = {name: accelerator.prepare(loader) for name, loader in others.items()}
     steps_per_epoch = math.ceil(len(train_loader) / args.gradient_accumulation_steps)
     epochs = math.ceil(args.num_train_epochs)
     total = steps_per_epoch * epochs
@@ -170,12 +200,16 @@ def main(argv):
     schedule = get_scheduler(args.lr_scheduler_type, optimizer, int(warmup), total)
     # Not prepared: it would step once per process, and here it steps once per optimiser step.
     accelerator.register_for_checkpointing(schedule)
+    split_parts = (accelerator.unwrap_model(model), optimizer.optimizer, schedule) if split else None
 
     # 4. Resume, or start anew.
     progress = {"epoch": 0, "best": None}
     if args.resume_from_checkpoint:
         state = last_state(state_folder)
-        accelerator.load_state(state)
+        if split:
+            load_split_state(state, *split_parts)
+        else:
+            accelerator.load_state(state)
         progress = json.loads(Path(state, "progress.json").read_text(encoding="utf-8"))
     elif accelerator.is_main_process:
         clear_run_folder(args.output_dir)
@@ -183,6 +217,9 @@ def main(argv):
     # 5. Train.
     bar = tqdm(total=total, initial=progress["epoch"] * steps_per_epoch, disable=args.disable_tqdm)
     for epoch in range(progress["epoch"], epochs):
+        if split:
+            # Dropout must be the same in all processes, or what they share drifts apart; also after a resume.
+            set_seed(args.seed + epoch)
         model.train()
         accelerator.unwrap_model(model).start_epoch(epoch)
         train_loader.set_epoch(epoch)
@@ -192,7 +229,8 @@ def main(argv):
                 loss = model(**batch).loss
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
-                    accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                    accelerator.unscale_gradients()
+                    clip_gradients(model.parameters(), args.max_grad_norm)
                 optimizer.step()
                 optimizer.zero_grad()
             if accelerator.sync_gradients:
@@ -216,7 +254,7 @@ def main(argv):
                 tokenizer.save_pretrained(args.output_dir)
                 label_space.save(args.output_dir)
         progress["epoch"] = epoch + 1
-        save_state(accelerator, state_folder, progress)
+        save_state(accelerator, state_folder, progress, split_parts)
 
     # 6. The best model, on the test texts.
     data_args.max_length = tokenizer.model_max_length
@@ -227,7 +265,10 @@ def main(argv):
         "environment": environment(args),
     }
     accelerator.wait_for_everyone()
-    best = AutoModel.from_pretrained(args.output_dir).to(accelerator.device)
+    if split:
+        best = load_split_model(args.output_dir, args.label_shards)
+    else:
+        best = AutoModel.from_pretrained(args.output_dir).to(accelerator.device)
     for name in ("validation", "test"):
         if name in others:
             rankings, metrics = evaluate(accelerator, best, others[name], label_space, args)

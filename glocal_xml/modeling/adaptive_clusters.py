@@ -13,7 +13,8 @@ from .fused_loss import fused_loss
 from .input_checks import PADDING_LABEL, check_label_counts, check_labels
 from .label_classifier import classifier_loss
 from .label_ranking import RunningTopK
-from .label_scorer import LabelScorer, label_chunks, readable_weight
+from .label_scorer import LabelScorer, label_chunks
+from .label_table import readable_weight
 from .losses import binary_cross_entropy_pair
 from .probabilities import product_logits
 
@@ -49,6 +50,8 @@ class AdaptiveLabelClusters(LabelScorer):
         tail_norm: Whether layer norm and ReLU stand between the two layers of a tail, as in the authors' code; the
             paper has neither, and without them the parameters are as many as eq. 6 says.
     """
+
+    has_one_table = False
 
     def __init__(
         self,
@@ -126,7 +129,7 @@ class AdaptiveLabelClusters(LabelScorer):
         self.label_places.copy_(order.argsort())
         self.cluster_sizes.copy_(torch.tensor(self.sizes))
 
-    def logits(self, features: tuple[torch.Tensor], label_ids: slice | torch.Tensor) -> torch.Tensor:
+    def own_logits(self, features: tuple[torch.Tensor], label_ids: slice | torch.Tensor) -> torch.Tensor:
         hidden, roots = self._with_roots(features)
         places = self.label_places[label_ids]  # (labels,) or (texts, chosen)
         logits = roots.new_empty((len(hidden), places.shape[-1]))

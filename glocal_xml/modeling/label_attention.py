@@ -9,7 +9,9 @@ from torch import nn
 from .fused_loss import fused_loss
 from .label_attention_loss import attention_loss
 from .label_candidates import Candidates
-from .label_scorer import LabelScorer, candidate_rows, label_biases, label_rows, make_label_table, readable_weight
+from .label_scorer import LabelScorer
+from .label_shards import own_rows, shared_linear
+from .label_table import candidate_rows, label_biases, label_rows, make_label_table, readable_weight
 from .losses import LossPair
 
 
@@ -77,6 +79,11 @@ class LabelAttention(LabelScorer):
         self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], label_ids: slice | torch.Tensor
     ) -> torch.Tensor:
         """Weights with which labels read the tokens of their text: (texts, labels, tokens), each row sums to one."""
+        return self.shard.collect(partial(self._own_attention, features), label_ids)
+
+    def _own_attention(
+        self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], label_ids: slice | torch.Tensor
+    ) -> torch.Tensor:
         keys, _, mask = features
         # (labels, label size) or (texts, chosen, label size)
         queries = label_rows(self.label_embeddings, label_ids).to(keys.dtype)
@@ -84,14 +91,14 @@ class LabelAttention(LabelScorer):
         scores = scores.masked_fill(~mask.unsqueeze(1), torch.finfo(scores.dtype).min)
         return _softmax(scores)
 
-    def logits(
+    def own_logits(
         self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], label_ids: slice | torch.Tensor
     ) -> torch.Tensor:
         if isinstance(label_ids, slice):
             read = self._read_run(features, label_ids)  # (texts, labels, mlp)
         else:
             values = features[1]
-            read = self.attention(features, label_ids).to(values.dtype) @ values  # (texts, chosen, mlp)
+            read = self._own_attention(features, label_ids).to(values.dtype) @ values  # (texts, chosen, mlp)
         logits, bias = self._scores(read), label_biases(self.label_embeddings, label_ids)  # (texts, labels)
         return logits if bias is None else logits + bias
 
@@ -107,11 +114,11 @@ class LabelAttention(LabelScorer):
         logits, bias = torch.cat(scores), label_biases(self.label_embeddings, candidates.ids)  # (chosen,)
         return logits if bias is None else logits + bias
 
-    def loss(
+    def own_loss(
         self,
         features: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         labels: torch.Tensor,
-        loss_pair: LossPair | None = None,
+        loss_pair: LossPair,
     ) -> torch.Tensor:
         keys, values, mask = features
         compute = partial(
@@ -120,15 +127,14 @@ class LabelAttention(LabelScorer):
             labels=labels,
             temperature=self.temperature,
             chunk_size=self.chunk_size(features),
-            loss_pair=loss_pair or self.loss_pair,
+            loss_pair=loss_pair,
         )
         inputs = (
             keys,
             values,
             readable_weight(self.label_embeddings, "label_embeddings"),
-            readable_weight(self.mlp_output, "mlp_output"),
-            self.mlp_output.bias,
-            self.label_bias,
+            *self.shard.shared((readable_weight(self.mlp_output, "mlp_output"), self.mlp_output.bias)),
+            own_rows(self.label_bias),
         )
         return fused_loss(compute, inputs, 1 / (labels.shape[0] * self.num_labels))
 
@@ -147,7 +153,7 @@ class LabelAttention(LabelScorer):
 
     def _scores(self, read: torch.Tensor) -> torch.Tensor:
         """What labels read, folded through the first layer of the MLP, to one score each."""
-        return self.mlp_output(nn.functional.relu(read)).squeeze(-1)
+        return shared_linear(self.mlp_output, nn.functional.relu(read), self.shard).squeeze(-1)
 
     def bytes_per_label(self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> int:
         _, tokens, hidden_size = features[0].shape

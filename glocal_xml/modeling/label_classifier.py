@@ -7,15 +7,9 @@ from torch import nn
 
 from .fused_loss import add_product, fused_loss, gradient_dtype
 from .label_candidates import Candidates
-from .label_scorer import (
-    LabelScorer,
-    candidate_rows,
-    label_biases,
-    label_chunks,
-    label_rows,
-    make_label_table,
-    readable_weight,
-)
+from .label_scorer import LabelScorer, label_chunks
+from .label_shards import own_rows
+from .label_table import candidate_rows, label_biases, label_rows, make_label_table, readable_weight
 from .losses import LossPair
 
 
@@ -39,7 +33,7 @@ class LabelClassifier(LabelScorer):
     def label_bias(self) -> torch.Tensor | None:
         return self.label_embeddings.bias
 
-    def logits(self, features: tuple[torch.Tensor], label_ids: slice | torch.Tensor) -> torch.Tensor:
+    def own_logits(self, features: tuple[torch.Tensor], label_ids: slice | torch.Tensor) -> torch.Tensor:
         (document_embedding,) = features  # (texts, hidden)
         embeddings = label_rows(self.label_embeddings, label_ids)
         bias = label_biases(self.label_embeddings, label_ids)
@@ -56,14 +50,11 @@ class LabelClassifier(LabelScorer):
         logits, bias = torch.cat(scores), label_biases(self.label_embeddings, candidates.ids)  # (chosen,)
         return logits if bias is None else logits + bias
 
-    def loss(
-        self, features: tuple[torch.Tensor], labels: torch.Tensor, loss_pair: LossPair | None = None
-    ) -> torch.Tensor:
-        compute = partial(
-            classifier_loss, labels=labels, chunk_size=self.chunk_size(features), loss_pair=loss_pair or self.loss_pair
-        )
+    def own_loss(self, features: tuple[torch.Tensor], labels: torch.Tensor, loss_pair: LossPair) -> torch.Tensor:
+        compute = partial(classifier_loss, labels=labels, chunk_size=self.chunk_size(features), loss_pair=loss_pair)
         weight = readable_weight(self.label_embeddings, "label_embeddings")
-        return fused_loss(compute, (*features, weight, self.label_bias), 1 / (labels.shape[0] * self.num_labels))
+        inputs = (*features, weight, own_rows(self.label_bias))
+        return fused_loss(compute, inputs, 1 / (labels.shape[0] * self.num_labels))
 
     def bytes_per_label(self, features: tuple[torch.Tensor]) -> int:
         texts, hidden_size = features[0].shape

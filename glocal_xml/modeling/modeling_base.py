@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from .input_checks import check_label_ids, check_labels
 from .label_attention import LabelAttention
 from .label_ranking import RunningTopK
 from .label_scorer import label_chunks
+from .label_shards import LabelShard, can_be_split, check_shards
 from .losses import binary_cross_entropy_sum
 from .modeling_encoder import EncoderWithLabelNames
 from .modeling_output import XMTCOutput
@@ -26,6 +28,22 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
     Base of all families. A family defines its heads (`branch_heads`), the layers they read (`wanted_layers`) and what
     they read of them (`head_features`); loss and prediction in label chunks come from here.
     """
+
+    def post_init(self) -> None:
+        super().post_init()
+        # Label tables are split over processes where tensor parallelism is asked for; all else is whole everywhere.
+        heads = set(self.branch_heads().values())
+        self._tp_plan = {
+            f"{name}.label_embeddings": "colwise"
+            for name, module in self.named_modules()
+            if module in heads and can_be_split(module)
+        }
+
+    @classmethod
+    def maybe_distribute_model(cls, model: nn.Module, distributed_config: Any, mesh_manager: Any) -> nn.Module:
+        if distributed_config is not None and distributed_config.tp_size > 1:
+            check_shards(model, distributed_config.tp_size)
+        return super().maybe_distribute_model(model, distributed_config, mesh_manager)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -86,6 +104,16 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
             name: at_least_float(head.logits(features[name], label_ids)) for name, head in self.branch_heads().items()
         }
 
+    @property
+    def label_shard(self) -> LabelShard:
+        """The labels whose rows this process holds; the same for all heads."""
+        return next(iter(self.branch_heads().values())).shard
+
+    def own_branch_logits(self, features: Features, label_ids: slice) -> dict[str, torch.Tensor]:
+        """[`branch_logits`] of a run of the labels of this process, counted from the first of them."""
+        heads = self.branch_heads().items()
+        return {name: at_least_float(head.own_logits(features[name], label_ids)) for name, head in heads}
+
     def label_loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         """The terms of the loss that go over all labels, each the mean over texts and labels."""
         return {name: head.loss(features[name], labels) for name, head in self.branch_heads().items()}
@@ -140,25 +168,29 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         """One pass over the labels, chunk by chunk: loss, best labels and, where wanted, all logits."""
         num_labels, output_logits = self.config.num_labels, self._wants_logits(output_logits)
         top_k = self._check_top_k(top_k)
-        heads = self.branch_heads()
+        heads, shard = self.branch_heads(), self.label_shard
+        own_features = {name: shard.shared(values) for name, values in features.items()}
         best, branch_best = RunningTopK(top_k), {name: RunningTopK(top_k) for name in heads}
         kept, terms = [], {}
         size = min(head.chunk_size(features[name]) for name, head in heads.items())
-        for chunk in label_chunks(num_labels, size):
-            logits = self.branch_logits(features, chunk)
+        for chunk in label_chunks(shard.size, size):
+            logits, first_label = self.own_branch_logits(own_features, chunk), shard.first + chunk.start
             final = mean_probability_logits(list(logits.values()))  # (texts, labels of the chunk)
-            best.update(final, chunk.start)
+            best.update(final, first_label)
             for name, ranking in branch_best.items():
-                ranking.update(logits[name], chunk.start)
+                ranking.update(logits[name], first_label)
             if labels is not None:
-                for name, part in self.run_loss_terms(logits, labels, chunk.start).items():
+                for name, part in self.run_loss_terms(logits, labels, first_label).items():
                     terms[name] = terms.get(name, 0.0) + part / (len(labels) * num_labels)
             if output_logits:
                 kept.append(final)
+        for ranking in (best, *branch_best.values()):
+            shard.merge(ranking)
         if labels is not None:
+            terms = {name: shard.sum(term) for name, term in terms.items()}
             terms |= self.further_loss_terms(features, labels)
         output = XMTCOutput(
-            logits=torch.cat(kept, dim=1) if output_logits else None,
+            logits=shard.collect(lambda own: torch.cat(kept, dim=1), slice(num_labels)) if output_logits else None,
             top_k_ids=best.ids,
             top_k_scores=best.scores.sigmoid(),
             branch_top_k_ids={name: ranking.ids for name, ranking in branch_best.items()} if len(heads) > 1 else None,

@@ -10,7 +10,8 @@ from .configuration_clustered import ClusteredConfig
 from .label_candidates import Candidates, CandidateTree, best_nodes, padded_columns
 from .label_classifier import LabelClassifier
 from .label_ranking import best_columns
-from .label_scorer import LabelScorer, SparseLabelTable
+from .label_scorer import LabelScorer
+from .label_table import SparseLabelTable
 from .losses import candidate_cross_entropy
 from .modeling_base import Features, XMTCPreTrainedModel, with_loss
 from .modeling_output import XMTCOutput
@@ -172,6 +173,12 @@ class ClusteredXMTCModel(XMTCPreTrainedModel):
         else:
             paths = self._paths(features, self.label_tree.ancestors(label_ids))
         return {name: product_logits(paths, scores) for name, scores in logits.items()}
+
+    def own_branch_logits(self, features: Features, label_ids: slice) -> dict[str, torch.Tensor]:
+        # Labels with a tree are not split over processes.
+        if self.label_tree is not None:
+            return self.branch_logits(features, label_ids)
+        return super().own_branch_logits(features, label_ids)
 
     def _paths(self, features: Features, nodes: list[torch.Tensor]) -> torch.Tensor:
         """Logits of the ways down through the given nodes of each level, (texts, chosen); those of all texts alike."""

@@ -90,7 +90,7 @@ class EncoderWithLabelNames(PreTrainedModel):
             raise ValueError(
                 "`save_pretrained(push_to_hub=True)` would leave out label names; use `push_to_hub(repo)`."
             )
-        if is_main_process:
+        if self.should_save_on_this_rank(is_main_process):
             # The code is saved under one Auto class; people also ask for the other.
             if self._auto_class is not None:
                 code = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"

@@ -99,9 +99,11 @@ class GlocalXMLForMultiLabel(ClusteredXMTCModel):
                 f"`top_k` is {top_k}, but the shortlist holds {self.config.shortlist} labels: ask for fewer, or raise "
                 "`config.shortlist`."
             )
-        ranking = RunningTopK(self.config.shortlist)
-        for chunk in label_chunks(self.config.num_labels, self.global_head.chunk_size(features["global"])):
-            ranking.update(at_least_float(self.global_head.logits(features["global"], chunk)), chunk.start)
+        ranking, shard = RunningTopK(self.config.shortlist), self.label_shard
+        for chunk in label_chunks(shard.size, self.global_head.chunk_size(features["global"])):
+            logits = at_least_float(self.global_head.own_logits(features["global"], chunk))
+            ranking.update(logits, shard.first + chunk.start)
+        shard.merge(ranking)
         # In the order of the ids, so that of equal scores the lower id comes first.
         label_ids, order = ranking.ids.sort(dim=1)  # (texts, shortlist)
         # Labels chosen per text are gathered and scored for all texts at once.

@@ -120,13 +120,14 @@ class MEXMLForMultiLabel(ClusteredXMTCModel):
             return {"individual": sum(losses) / len(losses)}
 
         # Every expert's gradient depends on the logits of the others: these are computed first, and what they leave
-        # is the derivative by each logit, the same for all experts, of size (texts, labels).
+        # is the derivative by each logit, the same for all experts, of size (texts, own labels).
         loss, by_logits = self._collaborative_pair(features, labels)
 
         def loss_pair(
             logits: torch.Tensor, texts: torch.Tensor, first_label: int
         ) -> tuple[torch.Tensor, torch.Tensor]:
-            part = by_logits[texts.squeeze(1), first_label : first_label + logits.shape[1]].to(logits.dtype)
+            first = first_label - self.label_shard.first
+            part = by_logits[texts.squeeze(1), first : first + logits.shape[1]].to(logits.dtype)
             return (part * logits).sum(), part
 
         texts = torch.arange(len(labels), device=labels.device).unsqueeze(1)  # (texts, 1)
@@ -136,16 +137,15 @@ class MEXMLForMultiLabel(ClusteredXMTCModel):
 
     @torch.no_grad()
     def _collaborative_pair(self, features: Features, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cross-entropy of the mean logits, and its derivative by each logit of an expert, (texts, labels)."""
+        """Cross-entropy of the mean logits, and its derivative by each logit of an expert, (texts, own labels)."""
         size = min(head.chunk_size(features[name]) for name, head in self.experts.items())
-        total, parts = 0.0, []
-        for chunk in label_chunks(self.config.num_labels, size):
-            loss, by_mean = binary_cross_entropy_pair(
-                self._mean_logits(self.branch_logits(features, chunk)), labels, chunk.start
-            )
+        total, parts, shard = 0.0, [], self.label_shard
+        for chunk in label_chunks(shard.size, size):
+            logits = self._mean_logits(self.own_branch_logits(features, chunk))
+            loss, by_mean = binary_cross_entropy_pair(logits, labels, shard.first + chunk.start)
             total = total + loss
             parts.append(by_mean / len(self.experts))
-        return total / (len(labels) * self.config.num_labels), torch.cat(parts, dim=1)
+        return shard.sum(total) / (len(labels) * self.config.num_labels), torch.cat(parts, dim=1)
 
     @staticmethod
     def _mean_logits(logits: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Training: arguments, the Trainer, and one run from files to results."""
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments
+from .gradient_clipping import clip_gradients
 from .model_card import card_of_run, render_model_card
 from .report import branch_metrics
 from .run import main, run
@@ -13,6 +14,7 @@ __all__ = [
     "XMTCTrainingArguments",
     "branch_metrics",
     "card_of_run",
+    "clip_gradients",
     "known_labels",
     "main",
     "parameter_groups",

@@ -141,6 +141,13 @@ class XMTCTrainingArguments(TrainingArguments):
             'counts), as JSON: \'{"encoder": 5e-5, "global_head": 2e-3}\'; all others take `learning_rate`.'
         },
     )
+    label_shards: int = field(
+        default=1,
+        metadata={
+            "help": "Split the label table into this many parts, one for each process, which then all read the same "
+            "texts; `examples/run_xmtc_no_trainer.py` alone."
+        },
+    )
     early_stopping_patience: int | None = field(
         default=None, metadata={"help": "Stop after this many evaluations without a better one."}
     )

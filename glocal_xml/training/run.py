@@ -80,6 +80,11 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
     started = time.time()
     training = data_args.train_file is not None or (data_args.dataset_name is not None and model_args.model is None)
     check_arguments(model_args, data_args, training)
+    if args.label_shards != 1:
+        raise ValueError(
+            f"`label_shards` is {args.label_shards}, but Trainer trains whole label tables only: use "
+            "`examples/run_xmtc_no_trainer.py`, which reads the same flags and recipes, or leave it at 1."
+        )
     checkpoint = check_run_folder(
         args.output_dir,
         resume=args.resume_from_checkpoint,

@@ -29,6 +29,13 @@ class XMTCTrainer(Trainer):
 
     def __init__(self, *, args: XMTCTrainingArguments, label_space: LabelSpace, **kwargs: Any):
         self.label_space = label_space
+        if getattr(kwargs.get("model"), "is_distributed_loading_by_transformers", False):
+            # Accelerate refuses them on CPUs; and Trainer would evaluate every text once per process, and keep the
+            # optimiser states of the first process alone.
+            raise ValueError(
+                "The model is split over processes, which this trainer cannot train; use "
+                "`examples/run_xmtc_no_trainer.py --label_shards`, or load it without `distributed_config`."
+            )
         kwargs.setdefault("data_collator", XMTCCollator(kwargs["processing_class"]))
         super().__init__(args=args, compute_metrics=self._metrics, **kwargs)
         # These two print all metrics of all branches and bands as one dictionary.
@@ -156,18 +163,20 @@ def parameter_groups(
         patterns = {pattern: re.compile(pattern) for pattern in module_learning_rates}
     except re.error as error:
         raise ValueError(f"The learning rate pattern {error.pattern!r} is no regular expression: {error}.") from None
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     unused = dict.fromkeys(module_learning_rates)
     for name, parameter in model.named_parameters():
         pattern = next((pattern for pattern in patterns if patterns[pattern].match(name)), None)
         unused.pop(pattern, None)
         if parameter.requires_grad:
             rate = learning_rate if pattern is None else module_learning_rates[pattern]
-            groups.setdefault((rate, weight_decay if name in decayed else 0.0), []).append(parameter)
+            # Parameters that are split over processes and whole ones cannot be updated by one call.
+            split = hasattr(parameter, "to_local")
+            groups.setdefault((rate, weight_decay if name in decayed else 0.0, split), []).append(parameter)
     if unused:
         modules = sorted({re.escape(".".join(name.split(".")[:2])) for name, _ in model.named_parameters()})
         raise ValueError(
             f"The learning rate patterns {', '.join(map(repr, unused))} decide no parameter: each must fit the start "
             f"of a name that no earlier pattern fits. The modules are {', '.join(modules)}."
         )
-    return [{"params": group, "lr": rate, "weight_decay": decay} for (rate, decay), group in groups.items()]
+    return [{"params": group, "lr": rate, "weight_decay": decay} for (rate, decay, _), group in groups.items()]

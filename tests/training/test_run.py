@@ -267,10 +267,15 @@ def test_own_loop(flags, tmp_path):
     assert refused.returncode == 1 and "holds another run" in refused.stderr
 
 
-def test_own_loop_resumes_exactly(flags, tmp_path, monkeypatch):
+def load_own_loop():
     spec = importlib.util.spec_from_file_location("own_loop", EXAMPLES / "run_xmtc_no_trainer.py")
     own_loop = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(own_loop)
+    return own_loop
+
+
+def test_own_loop_resumes_exactly(flags, tmp_path, monkeypatch):
+    own_loop = load_own_loop()
     loop = [*flags, "--num_train_epochs", "3"]
     own_loop.main(loop)
     save_state, saved = own_loop.save_state, []
@@ -288,6 +293,36 @@ def test_own_loop_resumes_exactly(flags, tmp_path, monkeypatch):
     own_loop.main([*again, "--resume_from_checkpoint", "last"])
     assert saved == [1]
     assert_same_weights(tmp_path / "run", tmp_path / "again")
+
+
+@pytest.mark.parametrize("resumed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_own_loop_in_two_processes_equals_one(flags, encoder_folder, tmp_path, resumed):
+    """Split texts (half the batch each) and split labels, also resumed, give the weights of one process."""
+    # A large epsilon, so that Adam does not make much of rounding noise.
+    steady = ["--adam_epsilon", "1e-3", "--lr_scheduler_type", "constant", "--warmup_steps", "0"]
+    loop = [*flags, *steady, "--num_train_epochs", "2"]
+    load_own_loop().main(loop)
+    split = ["--label_shards", "2", "--output_dir", str(tmp_path / "labels")]
+    if resumed:
+        runs = [[*split, "--num_train_epochs", "1"], [*split, "--resume_from_checkpoint", "last"]]
+    else:
+        runs = [["--per_device_train_batch_size", "4", "--output_dir", str(tmp_path / "texts")], split]
+    for port, run in enumerate(runs, start=29525 if resumed else 29521):
+        launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(port)]
+        two = run_script("run_xmtc_no_trainer.py", [*loop, *run], launcher)
+        assert two.returncode == 0, two.stderr
+        assert two.stdout.count("2 process(es)") == 1
+    expected = json.loads((tmp_path / "run" / "results.json").read_text())["test"]
+    for name in ("labels",) if resumed else ("texts", "labels"):
+        assert_close_weights(tmp_path / "run", tmp_path / name, encoder_folder)
+        assert json.loads((tmp_path / name / "results.json").read_text())["test"] == expected
+
+
+def test_split_labels_are_refused_where_they_cannot_be(flags):
+    with pytest.raises(ValueError, match="`label_shards` is 2, but Trainer"):
+        main([*flags, "--label_shards", "2"])
+    with pytest.raises(ValueError, match=r"1 process\(es\) were started.*torchrun --nproc_per_node 2"):
+        load_own_loop().main([*flags, "--label_shards", "2"])
 
 
 def test_own_loop_refuses_what_it_does_not_do(flags):

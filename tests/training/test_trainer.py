@@ -5,7 +5,7 @@ from transformers import Trainer, TrainingArguments
 
 from glocal_xml import GlocalXMLForMultiLabel, load_xmtc_dataset
 from glocal_xml.data import XMTCCollator, tokenize
-from glocal_xml.training import known_labels, parameter_groups
+from glocal_xml.training import XMTCTrainer, known_labels, parameter_groups
 
 
 class Toy(nn.Module):
@@ -84,3 +84,11 @@ def test_models_train_in_the_plain_trainer(encoder_folder, text_file, tokenizer,
     prediction = trainer.predict(trainer.train_dataset)
     assert prediction.predictions.shape == (32, label_space.num_labels)
     assert prediction.metrics["test_loss"] < before
+
+
+def test_a_split_model_is_refused(encoder_folder):
+    model = GlocalXMLForMultiLabel.from_encoder(encoder_folder, num_labels=3)
+    # As `from_pretrained(distributed_config=...)` leaves it.
+    model._is_distributed_loading_by_transformers = True
+    with pytest.raises(ValueError, match="run_xmtc_no_trainer.py --label_shards"):
+        XMTCTrainer(model=model, args=None, label_space=None)

@@ -1,0 +1,80 @@
+"""Training with a label table that is split over processes: how a model starts, and a state to resume from."""
+
+import os
+import shutil
+
+import torch
+import torch.distributed
+import torch.distributed.checkpoint as distributed_checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from transformers import AutoModel
+from transformers.distributed import DistributedConfig
+
+from glocal_xml.data import LabelSpace
+from glocal_xml.modeling import XMTCPreTrainedModel
+
+from .arguments import ModelArguments
+from .prepare import build_model
+
+
+def check_label_shards(label_shards: int) -> None:
+    """Refuses a number of parts that is not the number of processes, before these wait for each other."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if label_shards < 1 or (label_shards > 1 and label_shards != processes):
+        raise ValueError(
+            f"`label_shards` is {label_shards}, but {processes} process(es) were started. Each holds one part of the "
+            f"labels: start as many, by `torchrun --nproc_per_node {max(label_shards, 2)}`, or leave it at 1."
+        )
+
+
+def start_split_model(
+    model_args: ModelArguments, label_space: LabelSpace, label_shards: int, folder: str
+) -> XMTCPreTrainedModel:
+    """
+    A new model of which every process holds its part of the labels.
+
+    The first process builds it whole, since only then it is the same for any number of parts, and leaves it in
+    `folder`, which all must see, until all have read their part. It needs memory for the parameters alone: without
+    gradients and the states of the optimiser, a quarter of what training takes.
+    """
+    main_process = torch.distributed.get_rank() == 0
+    if main_process:
+        build_model(model_args, label_space).save_pretrained(folder)
+    torch.distributed.barrier()
+    model = load_split_model(folder, label_shards)
+    torch.distributed.barrier()
+    if main_process:
+        shutil.rmtree(folder)
+    return model
+
+
+def load_split_model(folder: str, label_shards: int) -> XMTCPreTrainedModel:
+    """A saved model of which every process reads its part of the labels; anything else is whole everywhere."""
+    split = DistributedConfig(tp_size=label_shards, tp_plan="auto")
+    return AutoModel.from_pretrained(folder, dtype=torch.float32, distributed_config=split)
+
+
+def save_split_state(
+    folder: str,
+    model: XMTCPreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+) -> None:
+    """Writes what training goes on from, every process its part."""
+    parameters, states = get_state_dict(model, optimizer)
+    state = {"model": parameters, "optimizer": states, "schedule": schedule.state_dict()}
+    distributed_checkpoint.save(state, checkpoint_id=folder)
+
+
+def load_split_state(
+    folder: str,
+    model: XMTCPreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+) -> None:
+    """Goes on from what [`save_split_state`] wrote; the number of processes may be another."""
+    parameters, states = get_state_dict(model, optimizer)
+    state = {"model": parameters, "optimizer": states, "schedule": schedule.state_dict()}
+    distributed_checkpoint.load(state, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    schedule.load_state_dict(state["schedule"])

@@ -1,0 +1,221 @@
+"""Label tables split over two processes give what whole ones give: outputs, gradients, training, files."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ENCODER_CONFIGS
+from transformers import AutoModel, BertConfig
+from transformers.distributed import DistributedConfig
+
+from glocal_xml.modeling import APLCXLNet, APLCXLNetConfig, GlocalXMLConfig, GlocalXMLForMultiLabel, MEXMLConfig
+from glocal_xml.modeling.label_ranking import RunningTopK
+from glocal_xml.modeling.label_shards import LabelShard, label_shard
+from glocal_xml.training.gradient_clipping import clip_gradients
+from glocal_xml.training.split_labels import load_split_state, save_split_state
+
+# Twelve for the first process and eleven for the second.
+NUM_LABELS = 23
+# Small chunks, so that each process goes over several.
+SMALL = {"num_labels": NUM_LABELS, "mlp_size": 8, "label_bias": True, "label_chunk_bytes": 1500}
+CASES = {
+    "glocal_xml": GlocalXMLConfig(encoder=ENCODER_CONFIGS["bert"](), use_pooler=True, **SMALL),
+    "glocal_xml-shortlist": GlocalXMLConfig(
+        encoder=ENCODER_CONFIGS["bert"](), shortlist=15, **(SMALL | {"label_bias": False})
+    ),
+    # With dropout: whatever the processes share must see the same.
+    "me_xml": MEXMLConfig(
+        encoder=BertConfig(**ENCODER_CONFIGS["bert"]().to_dict() | {"hidden_dropout_prob": 0.1}),
+        experts=["A-1", "A-2", "D-3+1"],
+        diversity_weight=0.3,
+        diversity_start_epoch=0,
+        **SMALL,
+    ),
+    "me_xml-collaborative": MEXMLConfig(
+        encoder=ENCODER_CONFIGS["bert"](), training_loss="collaborative", diversity_weight=0, **SMALL
+    ),
+}
+
+
+def texts():
+    random = torch.Generator().manual_seed(3)
+    input_ids = torch.randint(5, 60, (4, 9), generator=random)
+    attention_mask = torch.ones_like(input_ids)
+    attention_mask[1, 6:] = attention_mask[2, :4] = 0
+    # Of the first process alone, of the second alone, of both, and none.
+    labels = torch.tensor([[0, 5, 11], [22, 12, -100], [11, 12, 3], [-100, -100, -100]])
+    return {"input_ids": input_ids, "attention_mask": attention_mask}, labels
+
+
+def whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def gradients(loss, model, name):
+    model.zero_grad()
+    loss.backward()
+    kept = {key: parameter.grad for key, parameter in model.named_parameters() if parameter.grad is not None}
+    return {f"{name} gradient {key}": whole(gradient).clone() for key, gradient in kept.items()}
+
+
+def behaviour(model):
+    """All that a model does, as tensors; the same function for whole and for split models."""
+    inputs, labels = texts()
+    seen = {}
+    torch.manual_seed(0)
+    model.train()
+    output = model(**inputs, labels=labels)
+    seen |= {"loss": output.loss, **{f"{name} loss": term for name, term in output.loss_terms.items()}}
+    seen |= gradients(output.loss, model, "loss")
+    # With all logits: the loss comes out of the scan, and the logits have gradients of their own.
+    output = model(**inputs, labels=labels, output_logits=True)
+    seen |= {"scan loss": output.loss, "logits": output.logits}
+    seen |= gradients(output.loss + output.logits.tanh().sum(), model, "scan")
+    # A run across the border between the two processes, one of the second alone, and chosen labels.
+    chosen = torch.tensor([[0, 22, 11, 12], [12, 12, 3, 4], [15, 2, 2, 20], [1, 2, 3, 4]])
+    for name, asked in {"run": slice(9, 17), "second run": slice(14, 20), "chosen": chosen}.items():
+        branches = model.branch_logits(model.text_features(**inputs), asked)
+        seen |= {f"{name} {branch}": logits for branch, logits in branches.items()}
+        seen |= gradients(sum(logits.tanh().sum() for logits in branches.values()), model, name)
+    for top_k in (1, 5, 14):
+        best = model.predict_top_k(**inputs, top_k=top_k)
+        seen |= {f"top {top_k}": best.top_k_ids, f"top {top_k} scores": best.top_k_scores}
+        seen |= {f"top {top_k} {name}": ids for name, ids in best.branch_top_k_ids.items()}
+    seen |= {f"score {name}": scores for name, scores in model.score_labels(chosen, **inputs).items()}
+    seen["attention"] = model.label_word_attention(chosen, **inputs)
+    if model.config.label_bias:
+        model.start_label_bias(torch.linspace(-4, 1, NUM_LABELS, dtype=torch.float64))
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(**inputs, labels=labels).loss.backward()
+        seen[f"norm {step}"] = clip_gradients(model.parameters(), 0.05)
+        optimizer.step()
+    seen |= {f"trained {key}": whole(value) for key, value in model.state_dict().items()}
+    return {name: value.detach().clone() for name, value in seen.items()}
+
+
+def check_state(model, folder):
+    """A state goes on where it was written, with the running means of Adam of both processes."""
+    inputs, labels = texts()
+    optimizer = torch.optim.AdamW(model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+    def step():
+        optimizer.zero_grad()
+        model(**inputs, labels=labels).loss.backward()
+        optimizer.step()
+        schedule.step()
+        return {key: whole(value).clone() for key, value in model.state_dict().items()}
+
+    model.train()
+    step()
+    save_split_state(folder, model, optimizer, schedule)
+    expected = step()
+    step()
+    load_split_state(folder, model, optimizer, schedule)
+    assert schedule.last_epoch == 1
+    torch.testing.assert_close(step(), expected, rtol=0, atol=0)
+
+
+def prepare_process(rank, folder):
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+
+
+def split_models(rank, folder):
+    prepare_process(rank, folder)
+    split = DistributedConfig(tp_size=2, tp_plan="auto")
+    seen = {}
+    for name in CASES:
+        model = AutoModel.from_pretrained(f"{folder}/{name}", distributed_config=split)
+        assert model.label_shard.size == (12, 11)[rank] and model.label_shard.first == (0, 12)[rank]
+        seen[name] = behaviour(model)
+        model.save_pretrained(f"{folder}/{name}-trained")
+        # Split anew, from what was saved gathered.
+        model = AutoModel.from_pretrained(f"{folder}/{name}-trained", distributed_config=split)
+        seen[f"{name}-trained"] = {key: whole(value).clone() for key, value in model.state_dict().items()}
+    check_state(model, f"{folder}/state")
+    # Few different scores: mostly ties, within processes and between them.
+    shard, random = model.label_shard, torch.Generator().manual_seed(0)
+    for top_k in (1, 4, 12, 23):
+        scores = torch.randint(-2, 3, (50, NUM_LABELS), generator=random).double()
+        scores[scores == -2] = -torch.inf
+        ranking = RunningTopK(top_k)
+        ranking.update(scores[:, shard.first : shard.first + shard.size], shard.first)
+        shard.merge(ranking)
+        expected = RunningTopK(top_k)
+        expected.update(scores, 0)
+        assert torch.equal(ranking.ids, expected.ids) and torch.equal(ranking.scores, expected.scores)
+    for family, message in {"aplc": "APLCXLNet cannot be split", "tiny": "nothing for the last of 2"}.items():
+        with pytest.raises(ValueError, match=message):
+            AutoModel.from_pretrained(f"{folder}/{family}", distributed_config=split)
+    torch.save(seen, f"{folder}/seen-{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """What both processes saw of all models; one start for all tests, since a start takes seconds."""
+    folder = tmp_path_factory.mktemp("shards")
+    torch.manual_seed(0)
+    aplc = APLCXLNetConfig(encoder=ENCODER_CONFIGS["bert"](), num_labels=NUM_LABELS)
+    tiny = GlocalXMLConfig(encoder=ENCODER_CONFIGS["bert"](), **(SMALL | {"num_labels": 1}))
+    for name, config in {**CASES, "aplc": aplc, "tiny": tiny}.items():
+        model = AutoModel.from_config(config).double()
+        # Not only zeros, so that a bias in the wrong place shows.
+        for key, parameter in model.named_parameters():
+            if "bias" in key:
+                torch.nn.init.normal_(parameter, std=0.3)
+        if name.startswith("me_xml"):
+            model.set_label_counts(torch.arange(1, NUM_LABELS + 1))
+        model.save_pretrained(folder / name)
+    torch.multiprocessing.spawn(split_models, (str(folder),), nprocs=2)
+    return folder, [torch.load(folder / f"seen-{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_split_models_equal_whole_ones(name, two_processes):
+    folder, seen = two_processes
+    expected = behaviour(AutoModel.from_pretrained(folder / name))
+    for process in seen:
+        torch.testing.assert_close(process[name], expected, rtol=1e-8, atol=1e-10)
+    # What the processes share must not drift apart, not by a bit.
+    shared = [key for key in expected if "label_embeddings" not in key and "label_bias" not in key]
+    assert all(torch.equal(seen[0][name][key], seen[1][name][key]) for key in shared)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_split_model_is_saved_whole(name, two_processes):
+    folder, seen = two_processes
+    saved = AutoModel.from_pretrained(folder / f"{name}-trained").state_dict()
+    for process in seen:
+        for key, value in saved.items():
+            assert torch.equal(process[name][f"trained {key}"], value)
+            assert torch.equal(process[f"{name}-trained"][key], value)
+
+
+def test_without_processes_nothing_is_passed_on():
+    shard = label_shard(torch.zeros(5, 2), 5)
+    assert shard == LabelShard(num_labels=5, first=0, size=5) and shard.group is None
+    values = (torch.zeros(3, requires_grad=True), None)
+    assert shard.shared(values) is values and shard.sum(values[0]) is values[0]
+    assert shard.shifted(test_without_processes_nothing_is_passed_on) is test_without_processes_nothing_is_passed_on
+
+
+def test_families_that_cannot_be_split_say_so():
+    config = APLCXLNetConfig(encoder=ENCODER_CONFIGS["bert"](), num_labels=NUM_LABELS)
+    with pytest.raises(ValueError, match=r"APLCXLNet cannot be split .* Load the model without `distributed_config`"):
+        APLCXLNet.maybe_distribute_model(APLCXLNet(config), DistributedConfig(tp_size=2, tp_plan="auto"), None)
+    # One sparse table is enough.
+    model = GlocalXMLForMultiLabel(CASES["glocal_xml"])
+    model.local_head.label_embeddings = torch.nn.Embedding(NUM_LABELS, 16, sparse=True)
+    with pytest.raises(ValueError, match="GlocalXMLForMultiLabel cannot be split .* sparse gradients"):
+        model.maybe_distribute_model(model, DistributedConfig(tp_size=2, tp_plan="auto"), None)
+
+
+def test_a_new_file_travels_with_the_weights(two_processes):
+    assert (Path(two_processes[0]) / "glocal_xml" / "label_shards.py").is_file()
