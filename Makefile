@@ -34,11 +34,12 @@ style: $(VENV)/.installed  ## Fix lint and format
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench: $(VENV)/.installed  ## Measure heads, training step, prediction and label clusters side by side, in minutes
+bench: $(VENV)/.installed  ## Measure heads, training step, prediction, label clusters and label trees, in minutes
 	$(BIN)/python benchmarks/label_attention.py --labels 4000
 	$(BIN)/python benchmarks/training_step.py --labels 4000 --repeats 5
 	$(BIN)/python benchmarks/prediction.py --labels 4000 --repeats 5
 	$(BIN)/python benchmarks/adaptive_clusters.py --labels 30000
+	$(BIN)/python benchmarks/label_tree.py --labels 67000
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14

@@ -11,9 +11,10 @@ _MOST_ROUNDS = 20
 _LEAST_GAIN = 1e-4
 # Products of larger groups are made of pieces of this many entries: always the same, so that sums do not depend on
 # the number of workers.
-PIECE_ENTRIES = 2**22
+_PIECE_ENTRIES = 2**22
 # Columns are numbered anew where a group has fewer entries than this for each column.
-_ENTRIES_PER_COLUMN = 64
+_ENTRIES_PER_COLUMN = 8
+# Rows that move are taken out of a piece with more entries than this; for fewer the whole product is faster.
 _FEW_ENTRIES = 2**16
 _TINY = np.finfo(np.float64).tiny
 
@@ -29,6 +30,11 @@ class LabelGroup:
     rows: csr_matrix  # (labels, columns)
     scales: np.ndarray  # (labels,)
 
+    @property
+    def is_one_piece(self) -> bool:
+        """Whether the group is so small that its products are not made by several workers."""
+        return self.rows.nnz <= _PIECE_ENTRIES
+
     def take(self, places: np.ndarray) -> "LabelGroup":
         """Returns the group of the labels at these places, with the columns that they use."""
         rows = self.rows[places]
@@ -41,7 +47,8 @@ def label_group(rows: csr_matrix) -> LabelGroup:
     """Returns the group of all labels; a label without features gets the scale 0."""
     norms = [np.sqrt(_squared(piece) @ np.ones(rows.shape[1])) for _, piece in _row_pieces(rows)]
     norms = np.concatenate(norms)  # (labels,)
-    scales = np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0)
+    # The inverse of a smaller norm would be infinite.
+    scales = np.divide(1, norms, out=np.zeros_like(norms), where=norms >= np.finfo(np.float32).tiny)
     return LabelGroup(np.arange(rows.shape[0]), rows, scales.astype(np.float32))
 
 
@@ -123,11 +130,11 @@ def _first_direction(group: LabelGroup, key: tuple[int, ...]) -> np.ndarray:
 
 
 def _row_pieces(rows: csr_matrix) -> Iterator[tuple[slice, csr_matrix]]:
-    """Yields views of consecutive rows with about `PIECE_ENTRIES` entries each."""
-    if rows.nnz <= PIECE_ENTRIES:
+    """Yields views of consecutive rows with about `_PIECE_ENTRIES` entries each."""
+    if rows.nnz <= _PIECE_ENTRIES:
         yield slice(0, rows.shape[0]), rows
         return
-    cuts = np.searchsorted(rows.indptr, np.arange(PIECE_ENTRIES, rows.nnz, PIECE_ENTRIES))
+    cuts = np.searchsorted(rows.indptr, np.arange(_PIECE_ENTRIES, rows.nnz, _PIECE_ENTRIES))
     limits = np.unique([0, *cuts, rows.shape[0]])
     for start, end in zip(limits[:-1], limits[1:], strict=True):
         entries = slice(rows.indptr[start], rows.indptr[end])
@@ -137,7 +144,6 @@ def _row_pieces(rows: csr_matrix) -> Iterator[tuple[slice, csr_matrix]]:
 
 def _weighted_sum(rows: csr_matrix, transposed: csc_matrix, weights: np.ndarray) -> np.ndarray:
     used = np.flatnonzero(weights)
-    # Taking rows out costs more than it saves where there are few.
     if rows.nnz > _FEW_ENTRIES and 2 * len(used) < len(weights):
         return rows[used].T @ weights[used]
     return transposed @ weights

@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix, issparse
 from tqdm.auto import tqdm
 
 from ..atomic_file import write_atomically
-from .label_bisection import PIECE_ENTRIES, LabelGroup, bisect, label_group
+from .label_bisection import LabelGroup, bisect, label_group
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ def build_label_tree(
         workers: Threads; by default one for each processor.
         show_progress: Whether to show a bar, on a terminal.
     """
-    workers = os.cpu_count() if workers is None else workers
+    workers = (os.cpu_count() or 1) if workers is None else workers
     _check_options(cluster_size, height, branching, seed, workers)
     rows = _checked_features(features)
     num_labels = rows.shape[0]
@@ -130,7 +130,7 @@ def _clusters(groups: list[LabelGroup], generations: int, seed: int, workers: in
             waiting = deque([(_Node(0, 0), groups.pop())])
             while waiting:
                 node, group = waiting.popleft()
-                if group.rows.nnz <= PIECE_ENTRIES or node.generation == generations - 1:
+                if group.is_one_piece or node.generation == generations - 1:
                     below[pool.submit(_clusters_below, node, group, generations, seed)] = node
                 else:
                     halves = pool.map(group.take, bisect(group, (seed, *node), pool.map))
@@ -201,7 +201,16 @@ def _checked_features(features: csr_matrix | np.ndarray) -> csr_matrix:
             rows = rows.copy()
             rows.sum_duplicates()
     else:
-        rows = csr_matrix(np.asarray(features, dtype=np.float32))
+        rows = _as_sparse(np.asarray(features, dtype=np.float32))
     if not np.isfinite(rows.data).all():
         raise ValueError("features hold values that are infinite or not a number; give finite ones")
     return rows
+
+
+def _as_sparse(dense: np.ndarray) -> csr_matrix:
+    """Returns all entries as sparse rows; looking for zeros, as scipy does, would take several times the memory."""
+    num_rows, num_columns = dense.shape
+    index = np.int32 if dense.size <= np.iinfo(np.int32).max else np.int64
+    columns = np.tile(np.arange(num_columns, dtype=index), num_rows)
+    starts = np.arange(0, dense.size + 1, num_columns, dtype=index)
+    return csr_matrix((dense.ravel(), columns, starts), shape=dense.shape)
