@@ -1,5 +1,7 @@
 """The fused label-word attention against the plain one, written as in the paper."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -74,10 +76,20 @@ def test_equals_the_plain_form_in_double_precision(seed, **sizes):
 @pytest.mark.parametrize("chunk", [1, 17, 500])
 @pytest.mark.parametrize("bias", [True, False])
 def test_equals_the_plain_form_in_single_precision(chunk, bias):
-    inputs = make(5, 33, 24, 17, 211, chunk, bias, dtype=torch.float32)
-    expected, loss = plain(*inputs), fused(*inputs)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert_same(gradients(loss, *inputs[:2]), gradients(expected, *inputs[:2]), 1e-5)
+    """No further from double precision than the plain form is, over several draws: ReLUs may open or shut."""
+    errors = {fused: [], plain: []}
+    for _ in range(7):
+        head, hidden_states, mask, labels = make(5, 33, 24, 17, 211, chunk, bias, dtype=torch.float32)
+        twin, states = copy.deepcopy(head).double(), hidden_states.detach().double().requires_grad_()
+        expected = plain(twin, states, mask, labels)
+        exact = gradients(expected, twin, states)
+        for form, found in errors.items():
+            loss = form(head, hidden_states, mask, labels)
+            assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+            rough = gradients(loss, head, hidden_states)
+            found.append([((rough[n] - exact[n]).abs().max() / exact[n].abs().max()).item() for n in exact])
+    fused_error, plain_error = (torch.tensor(found).median(dim=0).values for found in errors.values())
+    assert (fused_error <= 2 * plain_error + 1e-6).all(), (fused_error, plain_error)
 
 
 def test_large_scores_stay_finite():
@@ -91,7 +103,7 @@ def test_large_scores_stay_finite():
 def test_autocast_is_as_close_as_the_plain_form(dtype):
     """Over several draws, since a ReLU that rounding opens or shuts changes a gradient by much in either form."""
     errors = {fused: [], plain: []}
-    for _ in range(12):
+    for _ in range(40):
         head, *inputs = make(4, 20, 32, 24, 60, dtype=torch.float32)
         with torch.no_grad():
             for parameter in head.parameters():
@@ -105,7 +117,7 @@ def test_autocast_is_as_close_as_the_plain_form(dtype):
             assert all(gradient.dtype == torch.float32 for gradient in rough.values())
             found.append([((rough[name] - exact[name]).norm() / exact[name].norm()).item() for name in exact])
     fused_error, plain_error = (torch.tensor(found).median(dim=0).values for found in errors.values())
-    assert (fused_error <= 1.5 * plain_error + 0.005).all()
+    assert (fused_error <= 1.5 * plain_error + 0.005).all(), (fused_error, plain_error)
 
 
 def test_gradient_scaler_with_float16():
@@ -194,7 +206,7 @@ def test_no_gradient_work_without_need(monkeypatch):
     assert count() == (6, [True] * 6)
     with torch.no_grad():
         assert count() == (2, [])
-    head.label_embeddings.requires_grad_(False)
+    head.label_embeddings.weight.requires_grad_(False)
     assert count() == (5, [True, True, False, True, True, True])
     assert count(keys=True) == (3, [False, True, False, True, True, True])
     head.mlp_output.requires_grad_(False)
