@@ -66,6 +66,7 @@ from glocal_xml.training.split_labels import (
     save_split_state,
     start_split_model,
 )
+from glocal_xml.training.tree_of_run import tree_of_run
 
 logger = logging.getLogger("glocal_xml")
 
@@ -154,14 +155,24 @@ def main(argv):
     # 2. Texts, tokens, model.
     with accelerator.main_process_first():
         texts, label_space = load_texts(data_args, None, args.seed)
-        tokenizer = load_tokenizer(model_args, data_args.max_length)
+        tokenizer = load_tokenizer(model_args, data_args.max_length, texts)
         tokens = {name: tokenize(part, tokenizer, tokenizer.model_max_length) for name, part in texts.items()}
     logger.info("labels: %s", label_space.describe())
     split = args.label_shards > 1
     if split:
-        model = start_split_model(model_args, label_space, args.label_shards, f"{state_folder}.start")
+        model = start_split_model(model_args, label_space, tokenizer, args.label_shards, f"{state_folder}.start")
     else:
-        model = build_model(model_args, label_space)
+        tree = tree_of_run(
+            model_args,
+            texts,
+            label_space,
+            args.output_dir,
+            resume=bool(args.resume_from_checkpoint),
+            main_process_first=accelerator.main_process_first,
+            is_main_process=accelerator.is_main_process,
+            show_progress=not args.disable_tqdm,
+        )
+        model = build_model(model_args, label_space, tokenizer, tree)
     check_length(model, tokenizer.model_max_length)
     if warning := late_loss(model.config, args):
         logger.warning(warning)

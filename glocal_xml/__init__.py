@@ -9,6 +9,8 @@ from glocal_xml.modeling import (
     APLCXLNetConfig,
     GlocalXMLConfig,
     GlocalXMLForMultiLabel,
+    LightAttentionConfig,
+    LightAttentionForMultiLabel,
     MEXMLConfig,
     MEXMLForMultiLabel,
 )
@@ -22,6 +24,8 @@ __all__ = [
     "GlocalXMLConfig",
     "GlocalXMLForMultiLabel",
     "LabelSpace",
+    "LightAttentionConfig",
+    "LightAttentionForMultiLabel",
     "MEXMLConfig",
     "MEXMLForMultiLabel",
     "__version__",

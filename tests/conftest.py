@@ -18,6 +18,8 @@ from transformers import (
     XLNetConfig,
 )
 
+from glocal_xml.modeling import WordLSTMConfig
+
 # Tiny models gain nothing from more threads, and lose much where cores are shared.
 torch.set_num_threads(1)
 
@@ -71,11 +73,14 @@ _CONFIGS = {
         cls_token_id=2,
         sep_token_id=3,
     ),
+    "word_lstm": lambda: WordLSTMConfig(vocab_size=VOCABULARY_SIZE, embedding_size=12, lstm_size=8),
 }
 
 
 # Each a function, since a model keeps the configuration object it was built from.
 ENCODER_CONFIGS = {name: lambda make=make: without_dropout(make()) for name, make in _CONFIGS.items()}
+# Those with three layers that can all be read.
+LAYERED_ENCODERS = sorted(ENCODER_CONFIGS.keys() - {"word_lstm"})
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,8 @@ from .label_tree import LabelTree, build_label_tree
 from .readers import FILE_FORMATS, detect_format, read_rows
 from .repository_formats import read_label_map, read_sparse
 from .rows import BadRow, BadRows
+from .word_tokenizer import train_word_tokenizer
+from .word_vectors import load_word_vectors
 
 __all__ = [
     "BAND_LIMITS",
@@ -24,10 +26,12 @@ __all__ = [
     "label_features_from_matrix",
     "label_features_from_texts",
     "load_hub_dataset",
+    "load_word_vectors",
     "load_xmtc_dataset",
     "read_label_map",
     "read_rows",
     "read_sparse",
     "split_validation",
     "tokenize",
+    "train_word_tokenizer",
 ]

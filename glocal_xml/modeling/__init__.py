@@ -6,18 +6,23 @@ from .adaptive_clusters import AdaptiveLabelClusters
 from .configuration_aplc_xlnet import APLCXLNetConfig
 from .configuration_base import XMTCConfig
 from .configuration_glocal_xml import GlocalXMLConfig
+from .configuration_light_attention import LightAttentionConfig
 from .configuration_me_xml import MEXMLConfig
+from .configuration_word_lstm import WordLSTMConfig
 from .modeling_aplc_xlnet import APLCXLNet
 from .modeling_base import XMTCPreTrainedModel
 from .modeling_glocal_xml import GlocalXMLForMultiLabel
+from .modeling_light_attention import LightAttentionForMultiLabel
 from .modeling_me_xml import MEXMLForMultiLabel
 from .modeling_output import XMTCOutput
+from .modeling_word_lstm import WordLSTMModel
 
 # A new family is one more row.
 FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
     GlocalXMLConfig: GlocalXMLForMultiLabel,
     MEXMLConfig: MEXMLForMultiLabel,
     APLCXLNetConfig: APLCXLNet,
+    LightAttentionConfig: LightAttentionForMultiLabel,
 }
 
 for config_class, model_class in FAMILIES.items():
@@ -35,8 +40,12 @@ __all__ = [
     "AdaptiveLabelClusters",
     "GlocalXMLConfig",
     "GlocalXMLForMultiLabel",
+    "LightAttentionConfig",
+    "LightAttentionForMultiLabel",
     "MEXMLConfig",
     "MEXMLForMultiLabel",
+    "WordLSTMConfig",
+    "WordLSTMModel",
     "XMTCConfig",
     "XMTCOutput",
     "XMTCPreTrainedModel",

@@ -1,12 +1,17 @@
 """Fields that the configuration of every family shares."""
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+
+# Not used here: a checkpoint brings it along, and importing it makes the encoder of this package known.
+from .configuration_word_lstm import WordLSTMConfig
+
+AnyConfig = TypeVar("AnyConfig", bound=PreTrainedConfig)
 
 
 @strict
@@ -63,7 +68,7 @@ class XMTCConfig(PreTrainedConfig):
             raise ValueError(f"`max_logits_labels` must not be negative, got {self.max_logits_labels}; 0 means never.")
 
 
-def make_config(config_class: type[XMTCConfig], user_fields: dict[str, Any], **own_fields: Any) -> XMTCConfig:
+def make_config(config_class: type[AnyConfig], user_fields: dict[str, Any], **own_fields: Any) -> AnyConfig:
     """
     A configuration from what a user asked for: a field that does not exist or does not fit is a `ValueError`.
 
@@ -81,4 +86,4 @@ def make_config(config_class: type[XMTCConfig], user_fields: dict[str, Any], **o
         raise ValueError(str(error.__cause__ or error)) from error
 
 
-__all__ = ["XMTCConfig"]
+__all__ = ["WordLSTMConfig", "XMTCConfig"]

@@ -1,6 +1,7 @@
 """Label-word attention: every label reads the words of a text and is scored by what it read."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -31,12 +32,13 @@ class LabelAttention(LabelScorer):
         hidden_size: Size of the token states.
         num_labels: Number of labels.
         chunk_bytes: Memory that one chunk of labels may take.
-        mlp_size: Width of the hidden layer of the MLP.
+        mlp_size: Width of the (first) hidden layer of the MLP.
         temperature: Divides the scores before the softmax.
         bias: Whether each label has a bias; the paper has none.
         projections: Whether keys and values are linear maps of the token states.
         label_size: Size of the label embeddings, and of the keys, where it is not that of the token states.
         sparse: Whether the gradient of the label table holds the rows of the candidates alone.
+        further_sizes: Widths of hidden layers after the first.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class LabelAttention(LabelScorer):
         projections: bool = True,
         label_size: int | None = None,
         sparse: bool = False,
+        further_sizes: Sequence[int] = (),
     ):
         super().__init__(num_labels, chunk_bytes)
         self.temperature = temperature
@@ -59,7 +62,9 @@ class LabelAttention(LabelScorer):
         self.value = nn.Linear(hidden_size, hidden_size) if projections else nn.Identity()
         self.label_embeddings = make_label_table(num_labels, label_size, bias, sparse)
         self.mlp_hidden = nn.Linear(hidden_size, mlp_size)
-        self.mlp_output = nn.Linear(mlp_size, 1)
+        sizes = (mlp_size, *further_sizes)
+        self.mlp_further = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
+        self.mlp_output = nn.Linear(sizes[-1], 1)
 
     @property
     def label_bias(self) -> torch.Tensor | None:
@@ -135,6 +140,7 @@ class LabelAttention(LabelScorer):
             readable_weight(self.label_embeddings, "label_embeddings"),
             *self.shard.shared((readable_weight(self.mlp_output, "mlp_output"), self.mlp_output.bias)),
             own_rows(self.label_bias),
+            *self.shard.shared(tuple(self._further_parameters())),
         )
         return fused_loss(compute, inputs, 1 / (labels.shape[0] * self.num_labels))
 
@@ -153,12 +159,20 @@ class LabelAttention(LabelScorer):
 
     def _scores(self, read: torch.Tensor) -> torch.Tensor:
         """What labels read, folded through the first layer of the MLP, to one score each."""
+        for layer in self.mlp_further:
+            read = shared_linear(layer, nn.functional.relu(read), self.shard)
         return shared_linear(self.mlp_output, nn.functional.relu(read), self.shard).squeeze(-1)
+
+    def _further_parameters(self) -> Iterator[torch.Tensor]:
+        for layer in self.mlp_further:
+            yield readable_weight(layer, "mlp_further")
+            yield layer.bias
 
     def bytes_per_label(self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> int:
         _, tokens, hidden_size = features[0].shape
-        # Scores and weights of one text; what was read, its gradient and a copy; the label's embedding.
-        return 4 * (2 * tokens + 3 * features[1].shape[2] + hidden_size)
+        further = sum(layer.out_features for layer in self.mlp_further)
+        # Scores and weights of one text; what was read, its gradient and a copy, in all layers; the label's embedding.
+        return 4 * (2 * tokens + 3 * (features[1].shape[2] + further) + hidden_size)
 
 
 def _read(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

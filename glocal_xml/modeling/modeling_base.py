@@ -50,7 +50,7 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         super()._init_weights(module)
         if isinstance(module, LabelAttention):
             # With 0.02 throughout, keys and values are so small that the attention stays flat for an epoch.
-            for linear in (module.key, module.value, module.mlp_hidden, module.mlp_output):
+            for linear in (module.key, module.value, module.mlp_hidden, *module.mlp_further, module.mlp_output):
                 if isinstance(linear, nn.Linear):
                     init.xavier_uniform_(linear.weight)
 

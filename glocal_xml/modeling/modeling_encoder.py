@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 from transformers import AutoModel, PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig
 
 from .configuration_base import XMTCConfig, make_config
 from .label_names import check_label_names, find_label_names, write_label_names
+from .modeling_word_lstm import WordLSTMModel
 
 
 class EncoderWithLabelNames(PreTrainedModel):
@@ -26,7 +28,7 @@ class EncoderWithLabelNames(PreTrainedModel):
 
     def __init__(self, config: XMTCConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config)
-        self.encoder = AutoModel.from_config(config.encoder) if encoder is None else encoder
+        self.encoder = _new_encoder(config.encoder) if encoder is None else encoder
         # No family reads it, and a parameter without a gradient stops data-parallel training.
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None
@@ -35,7 +37,7 @@ class EncoderWithLabelNames(PreTrainedModel):
     @classmethod
     def from_encoder(
         cls,
-        encoder_name_or_path: str | os.PathLike,
+        encoder_name_or_path: str | os.PathLike | PreTrainedModel,
         *,
         num_labels: int | None = None,
         label_names: list[str] | None = None,
@@ -46,7 +48,7 @@ class EncoderWithLabelNames(PreTrainedModel):
         Starts a model from a pretrained encoder, with fresh heads.
 
         Args:
-            encoder_name_or_path: Folder or Hub id of any encoder that `AutoModel` loads.
+            encoder_name_or_path: Folder or Hub id of any encoder that `AutoModel` loads, or an encoder itself.
             num_labels: Size of the label space; may be left out when `label_names` is given.
             label_names: Names of the labels, in the order of their ids; they travel with the weights.
             encoder_options: Passed on to `AutoModel.from_pretrained`, such as `revision` or `token`.
@@ -54,12 +56,15 @@ class EncoderWithLabelNames(PreTrainedModel):
         """
         if num_labels is None and label_names is None:
             raise ValueError("`num_labels` is missing: pass it, or pass `label_names`.")
-        # Checkpoints in half precision would otherwise be trained in it.
-        options = {"dtype": torch.float32, **(encoder_options or {})}
-        try:
-            encoder = AutoModel.from_pretrained(encoder_name_or_path, **options)
-        except TypeError as error:
-            raise ValueError(f"The encoder does not take the options {encoder_options}: {error}.") from error
+        if isinstance(encoder_name_or_path, PreTrainedModel):
+            encoder = encoder_name_or_path
+        else:
+            # Checkpoints in half precision would otherwise be trained in it.
+            options = {"dtype": torch.float32, **(encoder_options or {})}
+            try:
+                encoder = AutoModel.from_pretrained(encoder_name_or_path, **options)
+            except TypeError as error:
+                raise ValueError(f"The encoder does not take the options {encoder_options}: {error}.") from error
         config = make_config(
             cls.config_class,
             config_fields,
@@ -110,3 +115,11 @@ class EncoderWithLabelNames(PreTrainedModel):
         if names is not None and len(names) == model.config.num_labels:
             model.set_label_names(names)
         return loaded
+
+
+def _new_encoder(config: PreTrainedConfig) -> PreTrainedModel:
+    # Code that came with a checkpoint is loaded once for configurations and once for models: `AutoModel` goes by the
+    # class of the configuration and would not know the other copy.
+    if config.model_type == WordLSTMModel.config_class.model_type:
+        return WordLSTMModel(config)
+    return AutoModel.from_config(config)

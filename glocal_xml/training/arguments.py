@@ -29,8 +29,8 @@ class ModelArguments:
     encoder: str | None = field(
         default=None,
         metadata={
-            "help": "Encoder a new model starts from: a folder, a Hub id, or `minilm` for the one that the extra "
-            "`minilm` installs."
+            "help": "Encoder a new model starts from: a folder, a Hub id, `minilm` for the one that the extra "
+            "`minilm` installs, or `word_lstm` for one made from the training texts and word vectors."
         },
     )
     model: str | None = field(
@@ -53,7 +53,8 @@ class ModelArguments:
         default=None,
         metadata={
             "help": "Options with which the encoder of a new model is loaded, such as its dropout or `revision`, as "
-            "JSON: '{\"hidden_dropout_prob\": 0.0}'."
+            "JSON: '{\"hidden_dropout_prob\": 0.0}'. Those of word_lstm: vectors (a file), max_words, min_texts, "
+            "embedding_size, lstm_size, num_hidden_layers, embedding_dropout, output_dropout."
         },
     )
 

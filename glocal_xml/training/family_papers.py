@@ -14,8 +14,8 @@ class FamilyPaper:
         title: Title of the paper.
         authors: Authors in the order of the paper.
         venue: Where it was published or submitted.
-        year: Year of that.
-        url: Where to read it.
+        year: Year of that, where it is known.
+        url: Where to read it, where it is known.
         proceedings: Whether the venue is a conference with proceedings.
         word_branches: Regular expression of the branches whose label-word attention can be shown.
     """
@@ -25,8 +25,8 @@ class FamilyPaper:
     title: str
     authors: tuple[str, ...]
     venue: str
-    year: int
-    url: str
+    year: int | None = None
+    url: str | None = None
     proceedings: bool = False
     word_branches: str | None = None
 
@@ -40,7 +40,14 @@ class FamilyPaper:
             "url": self.url,
         }
         kind = "inproceedings" if self.proceedings else "misc"
-        return "\n".join([f"@{kind}{{{key},", *(f"  {name} = {{{value}}}," for name, value in fields.items()), "}"])
+        known = [f"  {name} = {{{value}}}," for name, value in fields.items() if value is not None]
+        return "\n".join([f"@{kind}{{{key},", *known, "}"])
+
+    def reference(self) -> str:
+        """The paper as a line of Markdown."""
+        title = self.title if self.url is None else f"[{self.title}]({self.url})"
+        venue = self.venue if self.year is None else f"{self.venue}, {self.year}"
+        return f"{title} ({', '.join(self.authors)}; {venue})"
 
 
 # By `model_type`; a family without a row has no card.
@@ -78,5 +85,14 @@ FAMILY_PAPERS = {
         year=2020,
         url="https://arxiv.org/abs/2007.02439",
         proceedings=True,
+    ),
+    "light_attention": FamilyPaper(
+        name="LightAttention",
+        summary="words go through a bidirectional LSTM, each label attends to its states, and fully connected layers "
+        "turn what it read into its probability, as in AttentionXML (You et al. 2019, arXiv:1811.01727).",
+        title="Multi-Label text classification (MTC)",
+        authors=("Danlei Zhu", "Siyu Teng", "Junhao Huang"),
+        venue="Manuscript, BNU-HKBU United International College",
+        word_branches="attention",
     ),
 }

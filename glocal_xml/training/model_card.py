@@ -124,7 +124,7 @@ def _introduction(results: dict[str, Any], paper: FamilyPaper) -> str:
     return (
         f"{paper.name} for extreme multi-label text classification: the model ranks {labels} for a text. "
         f"In {paper.name}, {paper.summary}{alone}\n\n"
-        f"Paper: [{paper.title}]({paper.url}) ({', '.join(paper.authors)}; {paper.venue}, {paper.year}). The model "
+        f"Paper: {paper.reference()}. The model "
         "was trained with the package `glocal-xml`, which implements the paper; it is no checkpoint of the authors."
     )
 

@@ -25,6 +25,7 @@ from glocal_xml.pretrained import minilm_path
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from .report import FINAL, branch_metrics
+from .word_encoder import WORD_ENCODER, check_word_options, make_word_encoder, make_word_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,9 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, traini
     if not (training or data_args.test_file or data_args.predict_file or data_args.dataset_name):
         raise ValueError("Nothing to do: pass `--train_file`, `--test_file`, `--predict_file` or `--dataset_name`.")
     if model_args.model is None and model_args.encoder is None:
-        raise ValueError("Pass `--encoder` (folder, Hub id or minilm) to train, or `--model` to use a trained model.")
+        raise ValueError(
+            f"Pass `--encoder` (folder, Hub id, minilm, {WORD_ENCODER}) to train, or `--model` to use a trained model."
+        )
     if not training and model_args.model is None:
         raise ValueError("Without `--train_file` a trained model is needed: pass `--model`.")
     if data_args.validation_file is not None and data_args.validation_file == data_args.test_file:
@@ -53,25 +56,39 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, traini
             "A stream cannot be split: with `--streaming` pass a `--validation_file` instead of `--validation_size`, "
             "and `--max_steps` instead of `--max_train_texts`."
         )
+    if model_args.encoder == WORD_ENCODER:
+        check_word_options(model_args.encoder_options)
+        if data_args.streaming:
+            raise ValueError(
+                f"{WORD_ENCODER} takes its vocabulary from all training texts, which a stream does not have at once: "
+                "leave out `--streaming`, or take another encoder."
+            )
 
 
 def encoder_path(name: str) -> str:
     """Resolves the short name of the encoder that comes as a package; a folder that is not there is an error."""
     if name == "minilm":
         return minilm_path()
+    if name == WORD_ENCODER:
+        raise ValueError(f"{WORD_ENCODER} is made in a run, from its training texts; there is none to look up here.")
     # Ids on the Hub have one slash at most.
     if (name.count("/") > 1 or name.startswith((".", "/"))) and not Path(name).is_dir():
         raise ValueError(f"There is no encoder folder {name}; make it first, or give the id of an encoder on the Hub.")
     return name
 
 
-def load_tokenizer(model_args: ModelArguments, max_length: int | None) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    model_args: ModelArguments, max_length: int | None, texts: dict[str, Any]
+) -> PreTrainedTokenizerBase:
     """The tokenizer of the model or of its encoder; it keeps the length at which the model is trained."""
     if model_args.model is not None:
         tokenizer = AutoTokenizer.from_pretrained(model_args.model)
     else:
-        hub = {name: value for name, value in model_args.encoder_options.items() if name in _HUB_OPTIONS}
-        tokenizer = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder), **hub)
+        if model_args.encoder == WORD_ENCODER:
+            tokenizer = make_word_tokenizer(texts["train"]["text"], model_args.encoder_options)
+        else:
+            hub = {name: value for name, value in model_args.encoder_options.items() if name in _HUB_OPTIONS}
+            tokenizer = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder), **hub)
         max_length = max_length or min(_DEFAULT_LENGTH, tokenizer.model_max_length)
     if max_length is not None:
         tokenizer.model_max_length = max_length
@@ -206,9 +223,15 @@ def settle_metrics(args: XMTCTrainingArguments, model: XMTCPreTrainedModel, labe
 
 
 def build_model(
-    model_args: ModelArguments, label_space: LabelSpace, tree: LabelTree | None = None
+    model_args: ModelArguments,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    tree: LabelTree | None = None,
 ) -> XMTCPreTrainedModel:
-    """A trained model, or a new one around a pretrained encoder; with a label tree where there is one."""
+    """
+    A trained model, or a new one around a pretrained encoder or that of the words of the tokenizer; with a label tree
+    where there is one.
+    """
     if model_args.model is not None:
         if model_args.model_config:
             raise ValueError("`model_config` is for new models; a trained model keeps the configuration it has.")
@@ -217,11 +240,12 @@ def build_model(
         model.set_label_counts(label_space.counts)
         return model
     family = next(model for config, model in FAMILIES.items() if config.model_type == model_args.model_type)
+    words = model_args.encoder == WORD_ENCODER
     levels = {} if tree is None else {"tree_levels": tree.level_sizes}
     if "tree_levels" in model_args.model_config:
         raise ValueError("`tree_levels` follows from the label tree: pass `--label_tree` instead.")
     model = family.from_encoder(
-        encoder_path(model_args.encoder),
+        make_word_encoder(tokenizer, model_args.encoder_options) if words else encoder_path(model_args.encoder),
         label_names=label_space.names,
         encoder_options=model_args.encoder_options,
         **levels,

@@ -11,7 +11,7 @@ import torch
 
 from glocal_xml.data import LabelSpace
 from glocal_xml.metrics import xmtc_metrics
-from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling import WordLSTMConfig, XMTCPreTrainedModel
 from glocal_xml.pretrained import MINILM_HUB_ID
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
@@ -108,9 +108,11 @@ def hub_ids(model_args: ModelArguments, data_args: DataArguments) -> dict[str, s
     def hub_id(name: str | None) -> str | None:
         return None if name is None or Path(name).exists() else name
 
-    minilm = model_args.encoder == "minilm"
+    # What comes as a package, and what is made in the run.
+    short_names = {"minilm": MINILM_HUB_ID, WordLSTMConfig.model_type: None}
+    name = model_args.encoder
     return {
-        "base_model": MINILM_HUB_ID if minilm else hub_id(model_args.model or model_args.encoder),
+        "base_model": short_names[name] if name in short_names else hub_id(model_args.model or name),
         "dataset": hub_id(data_args.dataset_name),
     }
 

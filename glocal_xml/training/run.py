@@ -18,7 +18,6 @@ from .prepare import (
     build_model,
     check_arguments,
     check_length,
-    encoder_path,
     follow_validation,
     late_loss,
     load_texts,
@@ -97,24 +96,21 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
     known = trained_label_space(model_args.model) if model_args.model is not None else None
     with args.main_process_first(desc="reading"):
         texts, label_space = load_texts(data_args, known, args.seed)
-    tokenizer = load_tokenizer(model_args, data_args.max_length)
+    tokenizer = load_tokenizer(model_args, data_args.max_length, texts)
     with args.main_process_first(desc="tokenising"):
         tokens = {name: tokenize(part, tokenizer, tokenizer.model_max_length) for name, part in texts.items()}
     logger.info("labels: %s", label_space.describe())
-    tree = None
-    if model_args.label_tree is not None:
-        with args.main_process_first(desc="clustering"):
-            tree = tree_of_run(
-                model_args.label_tree,
-                texts,
-                label_space,
-                args.output_dir,
-                encoder=encoder_path(model_args.encoder),
-                resume=checkpoint is not None,
-                build=args.process_index == 0,
-                show_progress=not args.disable_tqdm,
-            )
-    model = build_model(model_args, label_space, tree)
+    tree = tree_of_run(
+        model_args,
+        texts,
+        label_space,
+        args.output_dir,
+        resume=checkpoint is not None,
+        is_main_process=args.process_index == 0,
+        main_process_first=args.main_process_first,
+        show_progress=not args.disable_tqdm,
+    )
+    model = build_model(model_args, label_space, tokenizer, tree)
     check_length(model, tokenizer.model_max_length)
     if training and (warning := late_loss(model.config, args)):
         logger.warning(warning)

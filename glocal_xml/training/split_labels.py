@@ -7,7 +7,7 @@ import torch
 import torch.distributed
 import torch.distributed.checkpoint as distributed_checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from transformers import AutoModel
+from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.distributed import DistributedConfig
 
 from glocal_xml.data import LabelSpace
@@ -28,7 +28,11 @@ def check_label_shards(label_shards: int) -> None:
 
 
 def start_split_model(
-    model_args: ModelArguments, label_space: LabelSpace, label_shards: int, folder: str
+    model_args: ModelArguments,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    label_shards: int,
+    folder: str,
 ) -> XMTCPreTrainedModel:
     """
     A new model of which every process holds its part of the labels.
@@ -37,9 +41,15 @@ def start_split_model(
     `folder`, which all must see, until all have read their part. It needs memory for the parameters alone: without
     gradients and the states of the optimiser, a quarter of what training takes.
     """
+    if model_args.label_tree is not None:
+        raise ValueError(
+            "`label_tree` makes label tables with sparse gradients, and `label_shards` splits dense ones over "
+            "processes: they exclude each other. Leave one of them out; with a tree, a step needs little memory "
+            "beyond the table itself."
+        )
     main_process = torch.distributed.get_rank() == 0
     if main_process:
-        build_model(model_args, label_space).save_pretrained(folder)
+        build_model(model_args, label_space, tokenizer).save_pretrained(folder)
     torch.distributed.barrier()
     model = load_split_model(folder, label_shards)
     torch.distributed.barrier()

@@ -2,6 +2,8 @@
 
 import logging
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,10 @@ from transformers import AutoModel, AutoTokenizer
 from glocal_xml.data import LabelSpace, LabelTree, build_label_tree, label_features_from_texts
 from glocal_xml.data.label_features import label_features_from_embeddings
 
+from .arguments import ModelArguments
+from .prepare import encoder_path
+from .word_encoder import WORD_ENCODER
+
 logger = logging.getLogger(__name__)
 
 TREE_FILE = "label_tree.npz"
@@ -23,38 +29,41 @@ _EMBEDDED_AT_A_TIME = 64
 
 
 def tree_of_run(
-    wanted: dict[str, Any] | str,
+    model_args: ModelArguments,
     texts: dict[str, Any],
     label_space: LabelSpace,
     folder: str | os.PathLike,
     *,
-    encoder: str,
     resume: bool,
-    build: bool,
+    is_main_process: bool,
+    main_process_first: Callable[[], AbstractContextManager],
     show_progress: bool,
-) -> LabelTree:
+) -> LabelTree | None:
     """
-    The label tree that a run asks for; one that was built is kept in the folder of the run.
+    The label tree that a run asks for, if any; one that was built is kept in the folder of the run.
 
     Args:
-        wanted: Options to build it with, or the file of one that was built before.
+        model_args: Its `label_tree` are options to build it with, or the file of one that was built before.
         texts: The parts of the data; the tree is made of the training part.
         label_space: The labels.
         folder: Folder of the run.
-        encoder: Encoder that embeds label names or texts, where the tree is made of these.
         resume: Whether the run goes on from a checkpoint, and so with the tree that it has.
-        build: Whether this process builds the tree; others read what it wrote.
+        is_main_process: Whether this process builds the tree; others read what it wrote.
+        main_process_first: Lets the others wait for it.
         show_progress: Whether to show progress bars.
     """
-    path = Path(folder, TREE_FILE)
-    if isinstance(wanted, str):
-        tree = LabelTree.load(wanted)
-    elif build and not (resume and path.is_file()):
-        tree = _build(wanted, texts, label_space, encoder, show_progress)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tree.save(path)
-    else:
-        tree = LabelTree.load(path)
+    wanted, path = model_args.label_tree, Path(folder, TREE_FILE)
+    if wanted is None:
+        return None
+    with main_process_first():
+        if isinstance(wanted, str):
+            tree = LabelTree.load(wanted)
+        elif is_main_process and not (resume and path.is_file()):
+            tree = _build(wanted, texts, label_space, model_args.encoder, show_progress)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            tree.save(path)
+        else:
+            tree = LabelTree.load(path)
     if tree.num_labels != label_space.num_labels:
         raise ValueError(
             f"The label tree has {tree.num_labels} labels, the data {label_space.num_labels}: build one of these."
@@ -95,8 +104,13 @@ def _build(
 @torch.no_grad()
 def embed(texts: list[str], encoder: str, show_progress: bool) -> np.ndarray:
     """Mean token states of the last layer of a pretrained encoder, of shape (texts, hidden)."""
-    tokenizer = AutoTokenizer.from_pretrained(encoder)
-    model = AutoModel.from_pretrained(encoder, dtype=torch.float32).eval()
+    if encoder == WORD_ENCODER:
+        raise ValueError(
+            f"{WORD_ENCODER} has learned nothing to embed label names or texts by: build the label tree with the "
+            "features `texts`, or pass the label_tree.npz of a run with another encoder."
+        )
+    tokenizer = AutoTokenizer.from_pretrained(encoder_path(encoder))
+    model = AutoModel.from_pretrained(encoder_path(encoder), dtype=torch.float32).eval()
     rows = []
     for start in tqdm(range(0, len(texts), _EMBEDDED_AT_A_TIME), desc="embedding", disable=not show_progress):
         batch = tokenizer(

@@ -15,6 +15,8 @@ def plain_attention_logits(head, hidden_states, attention_mask):
     scores = scores.masked_fill(attention_mask[:, None] == 0, -torch.inf)  # (texts, labels, tokens)
     read = torch.softmax(scores, dim=-1) @ values  # (texts, labels, hidden)
     inner = torch.relu(nn.functional.linear(read, head.mlp_hidden.weight, head.mlp_hidden.bias))
+    for layer in head.mlp_further:
+        inner = torch.relu(nn.functional.linear(inner, layer.weight, layer.bias))
     logits = nn.functional.linear(inner, head.mlp_output.weight, head.mlp_output.bias).squeeze(-1)
     return logits if head.label_bias is None else logits + head.label_bias  # (texts, labels)
 

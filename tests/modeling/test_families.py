@@ -13,7 +13,7 @@ from plain_adaptive_clusters import plain_clusters_loss
 from plain_candidates import make_tree, plain_candidate_loss
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
-from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, MEXMLConfig
+from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, LightAttentionConfig, MEXMLConfig
 from glocal_xml.modeling.label_attention import LabelAttention
 from glocal_xml.training.rowwise_adamw import RowwiseAdamW
 
@@ -99,7 +99,10 @@ CASES = {
             "summary_dropout": 0.0,
         },
     ),
+    "light_attention": (LightAttentionConfig, {"mlp_sizes": [16, 12], "label_bias": True}),
 }
+# The word encoder gives its last layer alone, and it has one.
+READ_OTHER_LAYERS = [CASES[name] for name in ("glocal_xml-local", "glocal_xml-tree", "me_xml-three-experts")]
 
 
 def binary_cross_entropy(logits, target):
@@ -158,7 +161,12 @@ def candidates_loss(model, features, branches, target):
 
 
 # The loss of a family from the logits of its branches over all labels, as its paper writes it.
-PLAIN_LOSSES = {"glocal_xml": sum_of_losses, "me_xml": mean_loss_and_diversity, "aplc_xlnet": clusters_loss}
+PLAIN_LOSSES = {
+    "glocal_xml": sum_of_losses,
+    "me_xml": mean_loss_and_diversity,
+    "aplc_xlnet": clusters_loss,
+    "light_attention": sum_of_losses,
+}
 
 
 def plain_loss_of(model):
@@ -183,6 +191,8 @@ def make_model(case):
     config_class, fields = case
 
     def make(encoder_config, fresh_heads=False, **overrides):
+        if encoder_config.model_type == "word_lstm" and case in READ_OTHER_LAYERS:
+            pytest.skip("word_lstm does not give these layers")
         torch.manual_seed(0)
         config = config_class(
             encoder=encoder_config.to_dict(), **{"num_labels": NUM_LABELS, "top_k": 5, **fields, **overrides}
@@ -339,7 +349,9 @@ def test_loads_as_remote_code_without_the_package(family, tmp_path):
     from conftest import ENCODER_CONFIGS
 
     config_class, fields = CASES[family]
-    model = FAMILIES[config_class](config_class(encoder=ENCODER_CONFIGS["bert"](), num_labels=NUM_LABELS, **fields))
+    # Whose code comes with the checkpoint too.
+    encoder = ENCODER_CONFIGS["word_lstm"]()
+    model = FAMILIES[config_class](config_class(encoder=encoder, num_labels=NUM_LABELS, **fields))
     tell_about_labels(model)
     model.eval().set_label_names([f"name {i}" for i in range(NUM_LABELS)])
     model.save_pretrained(tmp_path / "model")
@@ -456,7 +468,7 @@ def test_finite_under_autocast(model, dtype):
 def test_gradient_checkpointing(model):
     batch = make_batch(model)
     expected = gradients(model, [batch])
-    if model.config.encoder.model_type == "xlnet":
+    if model.config.encoder.model_type in ("xlnet", "word_lstm"):
         with pytest.raises(ValueError):
             model.gradient_checkpointing_enable()
         return

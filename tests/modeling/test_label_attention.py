@@ -1,6 +1,7 @@
 """The fused label-word attention against the plain one, written as in the paper."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -11,9 +12,20 @@ from plain_label_attention import plain_attention_logits, plain_loss
 from glocal_xml.modeling.label_attention import LabelAttention
 
 
-def make(texts=3, tokens=7, hidden=6, mlp=5, labels=13, chunk=4, bias=True, temperature=0.7, dtype=torch.float64):
+def make(
+    texts=3,
+    tokens=7,
+    hidden=6,
+    mlp=5,
+    labels=13,
+    chunk=4,
+    bias=True,
+    temperature=0.7,
+    dtype=torch.float64,
+    further_sizes=(),
+):
     """A head with biases that matter, texts padded on both sides, one text without labels."""
-    head = LabelAttention(hidden, labels, 1, mlp, temperature, bias=bias).to(dtype)
+    head = LabelAttention(hidden, labels, 1, mlp, temperature, bias=bias, further_sizes=further_sizes).to(dtype)
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.normal_(std=0.7)
@@ -56,6 +68,7 @@ def assert_same(first, second, tolerance):
     chunk=st.integers(1, 31),
     bias=st.booleans(),
     temperature=st.sampled_from([0.3, 1.0, 2.5]),
+    further_sizes=st.lists(st.integers(1, 6), max_size=3),
     seed=st.integers(0, 1000),
 )
 def test_equals_the_plain_form_in_double_precision(seed, **sizes):
@@ -99,12 +112,13 @@ def test_large_scores_stay_finite():
     torch.testing.assert_close(loss, plain(*inputs), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("further_sizes", [(), (20, 16)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_is_as_close_as_the_plain_form(dtype):
+def test_autocast_is_as_close_as_the_plain_form(dtype, further_sizes):
     """Over several draws, since a ReLU that rounding opens or shuts changes a gradient by much in either form."""
     errors = {fused: [], plain: []}
     for _ in range(40):
-        head, *inputs = make(4, 20, 32, 24, 60, dtype=torch.float32)
+        head, *inputs = make(4, 20, 32, 24, 60, dtype=torch.float32, further_sizes=further_sizes)
         with torch.no_grad():
             for parameter in head.parameters():
                 parameter.mul_(0.4)
@@ -213,6 +227,20 @@ def test_no_gradient_work_without_need(monkeypatch):
     head.label_bias.requires_grad_(False)
     assert count(values=True) == (4, [True, False, False, False, False, False])
     assert count(keys=True, values=True) == (2, [])
+
+
+@pytest.mark.parametrize(
+    "frozen", ["label_embeddings", "mlp_further.0", "mlp_further.1.bias", "[^m].*", "(?!mlp_f).*"]
+)
+def test_frozen_parts_of_a_deep_mlp_change_no_other_gradient(frozen):
+    head, hidden_states, mask, labels = make(further_sizes=(4, 3))
+    expected = gradients(plain(head, hidden_states, mask, labels), head, hidden_states)
+    for name, parameter in head.named_parameters():
+        parameter.requires_grad_(re.match(frozen, name) is None)
+    fused(head, hidden_states.detach(), mask, labels).backward()
+    found = {name: parameter.grad for name, parameter in head.named_parameters() if parameter.requires_grad}
+    assert found and all(gradient is not None for gradient in found.values())
+    assert_same(found, {name: expected[name] for name in found}, 1e-9)
 
 
 def test_nothing_of_the_size_of_the_label_space_is_kept():

@@ -215,7 +215,9 @@ def test_every_family_has_its_paper():
     assert {config.model_type for config in FAMILIES} <= FAMILY_PAPERS.keys()
     for model_type, paper in FAMILY_PAPERS.items():
         entry = paper.bibtex(model_type)
-        assert entry.count("{") == entry.count("}") and paper.title in entry and paper.url in entry
+        assert entry.count("{") == entry.count("}") and paper.title in entry
+        assert paper.url is None or (paper.url in entry and paper.url in paper.reference())
+        assert "None" not in entry + paper.reference()
 
 
 def test_kept_cards_are_those_of_the_kept_results():

@@ -6,15 +6,16 @@ import pytest
 import torch
 from transformers import BertConfig, XLNetConfig
 
-from glocal_xml.modeling import FAMILIES
+from glocal_xml.modeling import FAMILIES, WordLSTMConfig
 from glocal_xml.modeling.configuration_base import make_config
 from glocal_xml.training import parameter_groups, parse_arguments
+from glocal_xml.training.word_encoder import check_word_options
 
 RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*/*.yaml"))
 
 
 def test_there_are_recipes():
-    assert {path.stem for path in RECIPES} >= {"glocal_xml", "me_xml", "aplc_xlnet"}
+    assert {path.stem for path in RECIPES} >= {"glocal_xml", "me_xml", "aplc_xlnet", "light_attention"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -23,11 +24,13 @@ def test_recipe(path, tmp_path):
     assert data.train_file and model.encoder
     config_class = next(config for config in FAMILIES if config.model_type == model.model_type)
     # Sizes as of the encoders that are asked for, roughly: without the Hub they cannot be looked up.
-    encoder = (
-        XLNetConfig()
-        if "xlnet" in model.encoder
-        else BertConfig(num_hidden_layers=6 if model.encoder == "minilm" else 12)
-    )
+    if model.encoder == "word_lstm":
+        check_word_options(model.encoder_options)
+        encoder = WordLSTMConfig()
+    elif "xlnet" in model.encoder:
+        encoder = XLNetConfig()
+    else:
+        encoder = BertConfig(num_hidden_layers=6 if model.encoder == "minilm" else 12)
     config = make_config(config_class, model.model_config, encoder=encoder, num_labels=1000)
     with torch.device("meta"):
         untrained = FAMILIES[config_class](config)

@@ -1,0 +1,58 @@
+"""Configuration of the word encoder."""
+
+from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig
+from transformers.configuration_utils import PreTrainedConfig
+
+
+@strict
+class WordLSTMConfig(PreTrainedConfig):
+    """
+    Configuration of [`WordLSTMModel`]; the defaults are those of AttentionXML for small label spaces
+    ([You et al. 2019](https://arxiv.org/abs/1811.01727)), from which LightAttention takes its encoder.
+
+    Args:
+        vocab_size (`int`, *optional*, defaults to 500000):
+            Number of words, those for padding and for unknown words included.
+        embedding_size (`int`, *optional*, defaults to 300):
+            Size of the word vectors.
+        lstm_size (`int`, *optional*, defaults to 256):
+            Size of the states of each direction; the token states are twice as wide.
+        num_hidden_layers (`int`, *optional*, defaults to 1):
+            Number of LSTM layers, each in both directions.
+        embedding_dropout (`float`, *optional*, defaults to 0.2):
+            Dropout on the word vectors.
+        output_dropout (`float`, *optional*, defaults to 0.5):
+            Dropout on the token states.
+        pad_token_id (`int`, *optional*, defaults to 0):
+            Word whose vector is zero and stays so.
+    """
+
+    model_type = "word_lstm"
+
+    vocab_size: int = 500_000
+    embedding_size: int = 300
+    lstm_size: int = 256
+    num_hidden_layers: int = 1
+    embedding_dropout: float | int = 0.2
+    output_dropout: float | int = 0.5
+    pad_token_id: int | None = 0
+
+    @property
+    def hidden_size(self) -> int:
+        return 2 * self.lstm_size
+
+    def validate_sizes(self):
+        """Part of the checks that `@strict` runs at construction and before saving."""
+        for name in ("vocab_size", "embedding_size", "lstm_size", "num_hidden_layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        for name in ("embedding_dropout", "output_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must lie in 0 to 1, 1 excluded, got {getattr(self, name)}.")
+
+
+# Here rather than with the families, so that it also happens where a checkpoint brings this file along.
+AutoConfig.register(WordLSTMConfig.model_type, WordLSTMConfig, exist_ok=True)
+
+__all__ = ["WordLSTMConfig"]
