@@ -6,15 +6,17 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .configuration_base import XMTCConfig
+from .configuration_clustered import ClusteredConfig
 from .configuration_word_lstm import WordLSTMConfig
+
+NEGATIVES = ("dynamic", "static")
 
 
 @strict
-class LightAttentionConfig(XMTCConfig):
+class LightAttentionConfig(ClusteredConfig):
     """
-    Configuration of [`LightAttentionForMultiLabel`]. Shared fields are described in [`XMTCConfig`]; the encoder, when
-    left out, is [`WordLSTMConfig`] with its defaults.
+    Configuration of [`LightAttentionForMultiLabel`]. Shared fields are described in [`XMTCConfig`], those of label
+    trees in [`ClusteredConfig`]; the encoder, when left out, is [`WordLSTMConfig`] with its defaults.
 
     Args:
         mlp_sizes (`list[int]`, *optional*, defaults to `[512, 256]`):
@@ -23,6 +25,15 @@ class LightAttentionConfig(XMTCConfig):
             widths; the default is that of AttentionXML for its larger data sets, `[256]` that for its small ones.
         label_bias (`bool`, *optional*, defaults to `False`):
             Adds one bias per label; see [`GlocalXMLConfig`].
+        negatives (`str`, *optional*, defaults to `"dynamic"`):
+            With a label tree, what a level is trained against. `"dynamic"`: the levels share the encoder and go on
+            learning, so that candidates are drawn anew from their scores of the moment (algorithm 2). `"static"`:
+            every level has an encoder of its own and rests once its epochs are over, so that the candidates of the
+            next level never change, as in AttentionXML; needs `level_epochs`.
+        level_epochs (`int`, *optional*, defaults to 0):
+            With a label tree, for how many epochs each level is trained before the next one joins, which then starts
+            from its weights; the labels, below the last level, have all epochs that are left. 0 trains all levels
+            jointly from the start.
     """
 
     model_type = "light_attention"
@@ -30,6 +41,26 @@ class LightAttentionConfig(XMTCConfig):
 
     mlp_sizes: list[int] = field(default_factory=lambda: [512, 256])
     label_bias: bool = False
+    negatives: str = "dynamic"
+    level_epochs: int = 0
+
+    @property
+    def whole_loss_epoch(self) -> int:
+        return self.level_epochs * len(self.tree_levels)
+
+    def validate_levels(self):
+        """Part of the checks that `@strict` runs at construction and before saving."""
+        if self.negatives not in NEGATIVES:
+            raise ValueError(f"`negatives` must be one of {', '.join(NEGATIVES)}, got {self.negatives!r}.")
+        if self.level_epochs < 0:
+            raise ValueError(f"`level_epochs` must not be negative, got {self.level_epochs}.")
+        if (self.level_epochs or self.negatives == "static") and not self.tree_levels:
+            raise ValueError("`level_epochs` and static `negatives` are for a label tree: add one, or leave them out.")
+        if self.negatives == "static" and not self.level_epochs:
+            raise ValueError(
+                "Static `negatives` need levels that are trained one after the other: give `level_epochs` of at least "
+                "1, or take dynamic ones."
+            )
 
     def validate_mlp_sizes(self):
         """Part of the checks that `@strict` runs at construction and before saving."""

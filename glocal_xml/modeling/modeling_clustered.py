@@ -1,6 +1,6 @@
 """Families with a label tree: clusters are scored first, then the labels of the best clusters alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -8,7 +8,6 @@ from transformers import initialization as init
 
 from .configuration_clustered import ClusteredConfig
 from .label_candidates import Candidates, CandidateTree, best_nodes, padded_columns
-from .label_classifier import LabelClassifier
 from .label_ranking import best_columns
 from .label_scorer import LabelScorer
 from .label_table import SparseLabelTable
@@ -35,17 +34,33 @@ class ClusteredXMTCModel(XMTCPreTrainedModel):
 
     config_class = ClusteredConfig
 
-    def make_label_tree(self, document_size: int) -> None:
-        """The tree, and classifiers over its nodes that read a vector of the document; for families to start with."""
+    def make_label_tree(self, make_classifier: Callable[..., LabelScorer]) -> None:
+        """
+        The tree, where there is one, and classifiers over the nodes of its levels; families start with this.
+
+        Args:
+            make_classifier: From a number of nodes, with `chunk_bytes`, `bias` and `sparse`, a head over them.
+        """
         config, self.label_tree = self.config, None
         if not config.tree_levels:
             return
         self.label_tree = CandidateTree(config.num_labels, config.tree_levels)
         # All nodes of the first level are scored, of the others candidates.
         self.level_classifiers = nn.ModuleList(
-            LabelClassifier(document_size, size, config.label_chunk_bytes, bias=config.label_bias, sparse=level > 0)
+            make_classifier(
+                num_labels=size, chunk_bytes=config.label_chunk_bytes, bias=config.label_bias, sparse=level > 0
+            )
             for level, size in enumerate(config.tree_levels)
         )
+
+    @property
+    def label_level(self) -> int:
+        """The level of the labels, below those of the tree, which are counted from 0."""
+        return len(self.config.tree_levels)
+
+    def trained_levels(self) -> range:
+        """The levels that have a loss now; the ones above these are gone through as they are."""
+        return range(self.label_level + 1)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -61,7 +76,7 @@ class ClusteredXMTCModel(XMTCPreTrainedModel):
         """The head over the nodes of each level from the top: `level 1` and so on, and `clusters` for the last."""
         if self.label_tree is None:
             return {}
-        names = [*(f"level {i + 1}" for i in range(len(self.config.tree_levels) - 1)), "clusters"]
+        names = [*(f"level {i + 1}" for i in range(self.label_level - 1)), "clusters"]
         return dict(zip(names, self.level_classifiers, strict=True))
 
     def set_label_tree(self, child_starts: Sequence[torch.Tensor], label_order: torch.Tensor) -> None:
@@ -71,12 +86,16 @@ class ClusteredXMTCModel(XMTCPreTrainedModel):
         self.label_tree.set_tree(child_starts, label_order)
 
     def text_features(self, *args: torch.Tensor | None, **kwargs: torch.Tensor | None) -> Features:
+        self.check_label_tree()
+        return super().text_features(*args, **kwargs)
+
+    def check_label_tree(self) -> None:
+        """Refuses to go on without the tree that the model was built for."""
         if self.label_tree is not None and not self.label_tree.is_set:
             raise ValueError(
                 "This model has no label tree yet: call `model.set_label_tree(tree.child_starts, tree.label_order)` "
                 "with a tree of `glocal_xml.data.build_label_tree`."
             )
-        return super().text_features(*args, **kwargs)
 
     @torch.no_grad()
     def start_label_bias(self, log_odds: torch.Tensor) -> None:
@@ -108,6 +127,9 @@ class ClusteredXMTCModel(XMTCPreTrainedModel):
         if self.label_tree is None:
             return super().loss_terms(features, labels)
         terms, candidates = self.go_down(features, self.config.training_beam, labels)
+        # The labels are not yet trained where levels are one after the other.
+        if self.label_level not in self.trained_levels():
+            return terms
         logits = {
             name: at_least_float(head.candidate_logits(features[name], candidates))
             for name, head in self.branch_heads().items()
@@ -129,37 +151,42 @@ class ClusteredXMTCModel(XMTCPreTrainedModel):
         Args:
             features: What the heads read of the texts.
             beam: How many nodes of each level to go on from.
-            labels: The labels of the texts, in training: the nodes that lead to them are gone on from in any case.
+            labels: The labels of the texts, in training: the nodes that lead to them are gone on from in any case, and
+                the way ends at the last level that is trained.
 
         Returns:
-            A loss for each level, where there are labels, and the candidates.
+            A loss for each level that is trained, where there are labels, and the candidates below the last level.
         """
-        tree, terms = self.label_tree, {}
-        true_nodes = [None] * len(tree.level_sizes) if labels is None else tree.true_nodes(labels)
-        nodes = None
+        tree, terms, nodes = self.label_tree, {}, None
+        true_nodes = [None] * self.label_level if labels is None else tree.true_nodes(labels)
+        trained = range(self.label_level, self.label_level + 1) if labels is None else self.trained_levels()
         for level, (name, head) in enumerate(self.level_heads().items()):
             wanted = true_nodes[level]
+            if level == trained.stop:
+                return terms, nodes
             if level == 0:
                 # Every node of the first level is scored: the loss makes its gradients in label chunks, and what is
                 # gone on from needs none.
-                if wanted is not None:
+                if level in trained:
                     terms[name] = head.loss(features[name], wanted)
                 with torch.no_grad():
                     paths = at_least_float(head.logits(features[name], slice(0, tree.level_sizes[0])))
                 nodes = best_nodes(paths, beam, None if wanted is None else padded_columns(wanted, paths.shape[1]))
                 continue
             below = tree.below(level - 1, nodes)
-            logits = at_least_float(head.candidate_logits(features[name], below))  # (chosen,)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and level in trained):
+                logits = at_least_float(head.candidate_logits(features[name], below))  # (chosen,)
             forced = None
             if wanted is not None:
                 is_true = below.are_among(wanted)  # (chosen,)
-                terms[name] = candidate_cross_entropy(logits, below, is_true)
                 forced = below.padded(is_true, False)
+            if level in trained:
+                terms[name] = candidate_cross_entropy(logits, below, is_true)
             paths = product_logits(below.paths, logits.detach())  # (chosen,)
             nodes = best_nodes(below.padded(paths, -torch.inf), beam, forced)
             # Columns of the padded form are places among the children of each text.
             nodes.ids = below.ids[nodes.ids + (below.counts.cumsum(0) - below.counts)[nodes.texts]]
-        return terms, tree.below(len(tree.level_sizes) - 1, nodes)
+        return terms, tree.below(self.label_level - 1, nodes)
 
     def branch_logits(self, features: Features, label_ids: slice | torch.Tensor) -> dict[str, torch.Tensor]:
         """Logits of each branch for a run of labels or for chosen ones: those of the way down to a label included."""

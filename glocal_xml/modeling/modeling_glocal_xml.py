@@ -1,5 +1,7 @@
 """GlocalXML: the document token of the last layer and label-word attention on the first, in one model."""
 
+from functools import partial
+
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -47,7 +49,7 @@ class GlocalXMLForMultiLabel(ClusteredXMTCModel):
             self.local_head = LabelAttention(
                 size, labels, budget, config.mlp_size, config.temperature, label_size=label_size, **options
             )
-        self.make_label_tree(document_size)
+        self.make_label_tree(partial(LabelClassifier, document_size))
         self.post_init()
 
     def branch_heads(self) -> dict[str, nn.Module]:

@@ -1,6 +1,7 @@
 """ME-XML: experts on several layers of one encoder."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -68,7 +69,7 @@ class MEXMLForMultiLabel(ClusteredXMTCModel):
                 width = size if config.document_mlp_size is None else config.document_mlp_size
                 head = DocumentExpert(size * len(expert.layers), width, labels, budget, **options)
             self.experts[expert.name] = head
-        self.make_label_tree(size)
+        self.make_label_tree(partial(LabelClassifier, size))
         self.register_buffer("label_counts", torch.zeros(labels, dtype=torch.long))
         self.register_buffer("diversity_active", torch.tensor(config.diversity_start_epoch == 0))
         self.post_init()

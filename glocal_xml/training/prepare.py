@@ -264,8 +264,9 @@ def late_loss(config: XMTCConfig, args: XMTCTrainingArguments) -> str | None:
     if args.max_steps > 0 or config.whole_loss_epoch < args.num_train_epochs:
         return None
     return (
-        f"The diversity loss sets in at epoch {config.whole_loss_epoch}, counted from 0, and so never in "
-        f"{args.num_train_epochs:g} epochs: lower `diversity_start_epoch` in `model_config`, or train longer."
+        f"The last part of the loss sets in at epoch {config.whole_loss_epoch}, counted from 0, and so never in "
+        f"{args.num_train_epochs:g} epochs: lower `diversity_start_epoch` or `level_epochs` in `model_config`, or "
+        "train longer."
     )
 
 

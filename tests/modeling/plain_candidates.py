@@ -55,7 +55,8 @@ def plain_candidate_loss(model, features, labels, of_labels):
     """Loss of the levels and, by `of_labels(text, candidates, targets)`, of the candidates; means over texts."""
     total = 0.0
     for text, (terms, candidates, _) in enumerate(plain_candidates(model, features, labels)):
-        for logits, target in terms:
+        for level in set(range(len(terms))) & set(model.trained_levels()):
+            logits, target = terms[level]
             total = total + torch.nn.functional.binary_cross_entropy_with_logits(logits, target)
         target = torch.tensor([label in labels[text] for label in candidates], dtype=terms[0][0].dtype)
         total = total + of_labels(text, candidates, target)
