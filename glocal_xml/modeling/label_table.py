@@ -54,8 +54,12 @@ def label_biases(table: nn.Module, label_ids: slice | torch.Tensor) -> torch.Ten
         return None
     if not isinstance(table, SparseLabelTable):
         return own_rows(table.bias)[label_ids]
-    rows = table.bias[label_ids] if isinstance(label_ids, slice) else table.bias_table(label_ids)
-    return rows.squeeze(-1)
+    if isinstance(label_ids, slice):
+        return table.bias[label_ids].squeeze(-1)
+    # The gradient of a sum is the same memory for all of its terms, and that of a lookup keeps it as it is: data
+    # parallelism, which divides gradients in place as soon as they are there, would divide those of all terms. A
+    # product has a gradient of its own.
+    return table.bias_table(label_ids).squeeze(-1) * 1.0
 
 
 def readable_weight(linear: nn.Module, name: str) -> torch.Tensor:
