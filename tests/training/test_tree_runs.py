@@ -15,7 +15,7 @@ from glocal_xml.training import main
 TREE = ["--label_tree", '{"cluster_size": 2}']
 # Narrower than the tree, so that negatives are drawn.
 NARROW = ["--model_config", '{"mlp_size": 8, "top_k": 4, "label_bias": true, "training_beam": 2, "beam": 3}']
-STEPS = ["--save_strategy", "steps", "--save_steps", "7", "--save_total_limit", "20"]
+STEPS = ["--save_strategy", "steps", "--save_steps", "7", "--save_total_limit", "20", "--num_train_epochs", "5"]
 STATIC = '{"mlp_sizes": [16], "label_bias": true, "training_beam": 2, "level_epochs": 2, "negatives": "static"}'
 SLOW_ENCODERS = '{"encoder": 3e-3, "level_encoders": 3e-3}'
 ATTENTION = ["--model_type", "light_attention", "--model_config", STATIC, "--module_learning_rates", SLOW_ENCODERS]
@@ -32,7 +32,7 @@ def test_trains_with_a_tree_and_resumes_exactly(flags, tmp_path, caplog):  # noq
     with caplog.at_level(logging.INFO):
         results = main([*flags, *TREE, *NARROW, *STEPS])
     assert "label tree: levels of [4] nodes over 8 labels" in caplog.text
-    assert results["test"]["both"]["precision@2"] > 0.9
+    assert results["test"]["both"]["precision@2"] > 0.6 > 0.3 > results["test"]["label frequency"]["precision@2"]
     assert results["settings"]["model"]["label_tree"] == {"cluster_size": 2}
     tree = LabelTree.load(tmp_path / "run" / "label_tree.npz")
     trained = AutoModel.from_pretrained(tmp_path / "run")
@@ -67,10 +67,11 @@ def test_levels_one_after_the_other_and_resumed_between(flags, tmp_path, caplog)
     run = [*flags, *TREE, *ATTENTION, *STEPS, "--logging_steps", "1"]
     with caplog.at_level(logging.INFO):
         results = main(run)
-    assert results["test"]["attention"]["precision@2"] > 0.9
+    rows = results["test"]
+    assert rows["attention"]["precision@2"] > 0.5 > 0.3 > rows["label frequency"]["precision@2"]
     losses = [line for line in caplog.messages if line.startswith("step ")]
     # Twelve steps an epoch, two epochs for the clusters; a loss of one term is not split up.
-    assert "step 24 of 120" in losses[23] and AutoModel.from_pretrained(tmp_path / "run").current_level == 1
+    assert "step 24 of 60" in losses[23] and AutoModel.from_pretrained(tmp_path / "run").current_level == 1
     early = AutoModel.from_pretrained(tmp_path / "run" / "checkpoint-21")
     late = AutoModel.from_pretrained(tmp_path / "run" / "checkpoint-35")
     assert early.current_level == 0 and late.current_level == 1
