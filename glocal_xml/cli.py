@@ -12,6 +12,7 @@ Extreme multi-label text classification.
 
 commands:
   train [RECIPE.yaml] [OPTIONS]          train, evaluate and predict in one run
+  estimate [RECIPE.yaml] [OPTIONS]       memory and time of such a run, before anything is allocated
   evaluate MODEL TEST_FILE [OPTIONS]     metrics of a trained model on texts with labels
   predict MODEL TEXT_FILE [OPTIONS]      names and scores of the best labels of each text
   card RUN [--output FILE]               model card of a trained run, from its folder or its results.json
@@ -20,12 +21,13 @@ commands:
 examples:
   glocal-xml train --encoder minilm --train_file train.jsonl --test_file test.jsonl --output_dir outputs/tags
   glocal-xml train examples/recipes/debtags/glocal_xml.yaml --num_train_epochs 1
+  glocal-xml estimate examples/recipes/debtags/glocal_xml.yaml --memory_gb 8
   glocal-xml evaluate outputs/tags other.jsonl --output_dir outputs/tags-other
   glocal-xml predict outputs/tags new.jsonl --output_dir outputs/tags-new
   glocal-xml card outputs/tags
   glocal-xml analyse layers examples/recipes/debtags/demo.yaml --output_dir outputs/analysis
 
-`glocal-xml train --help` lists the options, which train, evaluate, predict and analyse share.
+`glocal-xml train --help` lists the options, which train, estimate, evaluate, predict and analyse share.
 """
 
 
@@ -54,6 +56,12 @@ def _train(arguments: list[str]) -> None:
     from glocal_xml.training import main as run
 
     run(arguments)
+
+
+def _estimate(arguments: list[str]) -> None:
+    from glocal_xml.estimate import main as estimate
+
+    estimate(arguments)
 
 
 def _analyse(arguments: list[str]) -> None:
@@ -96,6 +104,7 @@ def _card(arguments: list[str]) -> None:
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": _train,
+    "estimate": _estimate,
     "evaluate": _with_model("evaluate", "--test_file"),
     "predict": _with_model("predict", "--predict_file"),
     "card": _card,

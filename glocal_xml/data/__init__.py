@@ -4,7 +4,7 @@ from .collator import XMTCCollator
 from .dataset import load_hub_dataset, load_xmtc_dataset, split_validation, tokenize
 from .label_features import label_features_from_embeddings, label_features_from_matrix, label_features_from_texts
 from .label_space import BAND_LIMITS, LABEL_SPACE_FILES, LabelSpace
-from .label_tree import LabelTree, build_label_tree
+from .label_tree import LabelTree, build_label_tree, tree_level_sizes
 from .readers import FILE_FORMATS, detect_format, read_rows
 from .repository_formats import read_label_map, read_sparse
 from .rows import BadRow, BadRows
@@ -34,4 +34,5 @@ __all__ = [
     "split_validation",
     "tokenize",
     "train_word_tokenizer",
+    "tree_level_sizes",
 ]

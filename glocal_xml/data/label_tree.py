@@ -105,20 +105,14 @@ def build_label_tree(
     _check_options(cluster_size, height, branching, seed, workers)
     rows = _checked_features(features)
     num_labels = rows.shape[0]
-    if num_labels <= cluster_size:
-        raise ValueError(
-            f"there are {num_labels} labels and cluster_size is {cluster_size}, which makes a single cluster; "
-            "use the model without a tree, or smaller clusters"
-        )
-    generations = 1
-    while -(-num_labels >> generations) > cluster_size:
-        generations += 1
+    kept = _kept_generations(num_labels, cluster_size, height, branching)
+    generations = kept[-1]
     groups = [label_group(rows)]
     del rows
     disable = None if show_progress else True
     with tqdm(total=num_labels * generations, desc="label tree", unit=" placements", disable=disable) as progress:
         clusters = _clusters(groups, generations, seed, workers, progress)
-    return LabelTree(_child_starts(clusters, generations, height, branching), np.concatenate(clusters))
+    return LabelTree(_child_starts(clusters, kept), np.concatenate(clusters))
 
 
 def _clusters(groups: list[LabelGroup], generations: int, seed: int, workers: int, progress: tqdm) -> list[np.ndarray]:
@@ -169,10 +163,28 @@ def _clusters_below(node: _Node, group: LabelGroup, generations: int, seed: int)
     ]
 
 
-def _child_starts(clusters: list[np.ndarray], generations: int, height: int, branching: int) -> tuple[np.ndarray, ...]:
-    """Algorithm 1 of LightAttention: keeps every c-th generation above the clusters, `branching` = 2^c."""
-    step = branching.bit_length() - 1
-    kept = range(generations, 0, -step)[:height][::-1]
+def tree_level_sizes(
+    num_labels: int, *, cluster_size: int = 100, height: int = 1, branching: int = 16, seed: int = 0
+) -> list[int]:
+    """The `level_sizes` of the tree that `build_label_tree` builds with these options, which need no features."""
+    _check_options(cluster_size, height, branching, seed, workers=1)
+    return [1 << generation for generation in _kept_generations(num_labels, cluster_size, height, branching)]
+
+
+def _kept_generations(num_labels: int, cluster_size: int, height: int, branching: int) -> range:
+    """Algorithm 1 of LightAttention: every c-th generation above the clusters, which come last; `branching` = 2^c."""
+    if num_labels <= cluster_size:
+        raise ValueError(
+            f"there are {num_labels} labels and cluster_size is {cluster_size}, which makes a single cluster; "
+            "use the model without a tree, or smaller clusters"
+        )
+    generations = 1
+    while -(-num_labels >> generations) > cluster_size:
+        generations += 1
+    return range(generations, 0, -(branching.bit_length() - 1))[:height][::-1]
+
+
+def _child_starts(clusters: list[np.ndarray], kept: range) -> tuple[np.ndarray, ...]:
     inner = [
         np.arange((1 << upper) + 1, dtype=np.int64) << (lower - upper)
         for upper, lower in zip(kept[:-1], kept[1:], strict=True)

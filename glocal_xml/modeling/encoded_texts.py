@@ -48,11 +48,11 @@ def encode_texts(
     if encoder.config.model_type == "xlnet":
         inputs["use_mems"] = False
         document_positions = attention_mask.ne(0).sum(dim=1) - 1
-    hidden_states = _chosen_layers(encoder, inputs, set(layers))
+    hidden_states = chosen_layers(encoder, inputs, set(layers))
     return EncodedTexts(hidden_states, attention_mask, order, document_positions)
 
 
-def _chosen_layers(
+def chosen_layers(
     encoder: PreTrainedModel, inputs: dict[str, torch.Tensor | bool], layers: set[int]
 ) -> dict[int, torch.Tensor]:
     last = encoder.config.num_hidden_layers

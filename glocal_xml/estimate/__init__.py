@@ -1,0 +1,8 @@
+"""Memory and time of a run before it starts."""
+
+from .estimate import Estimate, estimate_run
+from .planned_model import planned_config
+from .run import main
+from .workload import Workload
+
+__all__ = ["Estimate", "Workload", "estimate_run", "main", "planned_config"]

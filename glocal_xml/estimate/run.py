@@ -1,0 +1,138 @@
+"""The command `glocal-xml estimate`: what a run would take, before anything is allocated."""
+
+import argparse
+import json
+from typing import Any
+
+import numpy as np
+import psutil
+
+from glocal_xml.atomic_file import write_atomically
+from glocal_xml.training import DataArguments, ModelArguments, parse_arguments
+from glocal_xml.training.prepare import check_arguments, load_texts, load_tokenizer, trained_label_space
+from glocal_xml.training.run import quieten
+
+from .estimate import Estimate, estimate_run
+from .proposals import Plan, Proposal, proposals
+from .workload import Workload, measured_workload
+
+USAGE = """usage: glocal-xml estimate [RECIPE.yaml] [OPTIONS]
+
+Prints what `glocal-xml train` would take with the same recipe and options: parameters, memory by part and at its peak,
+products of a step, and a guess of the time on this machine. Where the memory does not suffice, it proposes settings
+that fit. Nothing large is allocated: the model has shapes only, and parts of it are run in miniature for some seconds
+to see how fast the machine is. For training in single precision on CPUs, in one process.
+
+options:
+  --memory_gb N        gigabytes (of 10^9 bytes) that must suffice; default: what is free
+  --num_labels N       instead of a training file: the number of labels
+  --num_texts N        and of training texts (default 100000), all of which have --max_length tokens
+  --labels_per_text N  and labels of a text (default 5)
+  --output FILE        write all figures as JSON
+
+All other options are those of `glocal-xml train --help`. With a training file, texts and labels are counted as in
+training. What a label tree takes to be built is not part of it.
+
+examples:
+  glocal-xml estimate examples/recipes/debtags/glocal_xml.yaml --per_device_train_batch_size 64
+  glocal-xml estimate --encoder minilm --num_labels 500000 --max_length 128 --label_tree '{}' --memory_gb 16
+"""
+
+_GB = 1e9
+
+
+def main(argv: list[str]) -> Estimate | None:
+    """Prints the estimate that the arguments ask for, and returns it."""
+    if not argv or any(argument in ("-h", "--help") for argument in argv):
+        print(USAGE, end="")
+        return None
+    # Before anything is read or run: what the packages alone take.
+    process = psutil.Process().memory_info().rss
+    limit = psutil.virtual_memory().available + process
+    own, train_argv = _parser().parse_known_args(argv)
+    model_args, data_args, args = parse_arguments(train_argv)
+    quieten(args)
+    limit = limit if own.memory_gb is None else int(own.memory_gb * _GB)
+    plan = Plan(model_args, args, read_workload(own, model_args, data_args, args.seed))
+    estimate = estimate_run(plan.config(), plan.workload, args, process)
+    found = proposals(plan, process, limit) if estimate.costs.memory.peak > limit else []
+    print(render(estimate, plan, limit, found), end="")
+    if own.output is not None:
+        figures = {**estimate.to_dict(), "limit_bytes": limit, "proposals": [vars(proposal) for proposal in found]}
+        write_atomically(own.output, json.dumps(figures, indent=2) + "\n")
+    return estimate
+
+
+def read_workload(
+    own: argparse.Namespace, model_args: ModelArguments, data_args: DataArguments, seed: int
+) -> Workload:
+    """The workload of the training file, or the one that numbers describe."""
+    has_data = data_args.train_file is not None or data_args.dataset_name is not None
+    if has_data == (own.num_labels is not None):
+        raise ValueError("Pass either training texts (`--train_file`, a recipe) or `--num_labels`.")
+    check_arguments(model_args, data_args, training=True)
+    tokenizer = load_tokenizer(model_args, data_args.max_length)
+    if has_data:
+        known = None if model_args.model is None else trained_label_space(model_args.model)
+        return measured_workload(*load_texts(data_args, known, seed), tokenizer)
+    return Workload(
+        num_labels=own.num_labels,
+        num_texts=own.num_texts,
+        lengths=np.array([tokenizer.model_max_length]),
+        labels_per_text=own.labels_per_text,
+        token_types="token_type_ids" in tokenizer.model_input_names,
+    )
+
+
+def render(estimate: Estimate, plan: Plan, limit: int, found: list[Proposal]) -> str:
+    """The estimate as a page of text."""
+    costs, memory, workload = estimate.costs, estimate.costs.memory, plan.workload
+    lines = [
+        f"{costs.planned.config.model_type}: {workload.num_labels:,} labels, {workload.num_texts:,} texts; a batch "
+        f"has {costs.texts} texts of {costs.tokens} tokens on average, {workload.longest} at most",
+        *_table("parameters", {name: f"{number:,}" for name, number in _with_sum(costs.parameters).items()}),
+        *_table("memory, GB", {k: f"{v / _GB:.2f}" for k, v in {**vars(memory), "peak": memory.peak}.items()}),
+    ]
+    if costs.sparse_share is not None:
+        lines.append(
+            f"The optimiser's share is that of all rows of the label tables; an epoch brings about "
+            f"{costs.sparse_share:.0%} of them into play, and the others take no memory."
+        )
+    flops, seconds = _with_sum(estimate.step_flops), _with_sum(estimate.step_seconds)
+    lines += _table("products of a batch, GFLOP", {name: f"{number / 1e9:.1f}" for name, number in flops.items()})
+    lines += _table("seconds of a step", {name: f"{number:.3f}" for name, number in seconds.items()})
+    lines.append(
+        f"{estimate.steps:,} steps and the evaluations: about {_duration(estimate.run_seconds)} on this machine"
+    )
+    if memory.peak <= limit:
+        lines.append(f"It fits: {memory.peak / _GB:.1f} of {limit / _GB:.1f} GB.")
+    else:
+        lines.append(f"It does not fit: {memory.peak / _GB:.1f} GB are needed, there are {limit / _GB:.1f}.")
+        lines.append("What fits:" if found else "Nothing that is known here makes it fit: take a smaller encoder.")
+        lines += [f"  {proposal}   ({proposal.peak / _GB:.1f} GB; {proposal.effect})" for proposal in found]
+    return "\n".join(lines) + "\n"
+
+
+def _with_sum(numbers: dict[str, Any]) -> dict[str, Any]:
+    return {**numbers, "all": sum(numbers.values())}
+
+
+def _table(title: str, rows: dict[str, str]) -> list[str]:
+    return [f"{title}", *(f"  {name:24}{value:>16}" for name, value in rows.items())]
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="glocal-xml estimate", add_help=False, allow_abbrev=False)
+    parser.add_argument("--memory_gb", type=float)
+    parser.add_argument("--num_labels", type=int)
+    parser.add_argument("--num_texts", type=int, default=100_000)
+    parser.add_argument("--labels_per_text", type=float, default=5.0)
+    parser.add_argument("--output")
+    return parser
