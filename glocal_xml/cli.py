@@ -15,6 +15,7 @@ commands:
   estimate [RECIPE.yaml] [OPTIONS]       memory and time of such a run, before anything is allocated
   evaluate MODEL TEST_FILE [OPTIONS]     metrics of a trained model on texts with labels
   predict MODEL TEXT_FILE [OPTIONS]      names and scores of the best labels of each text
+  ensemble MODEL MODEL ... [OPTIONS]     metrics and best labels of several trained models together
   card RUN [--output FILE]               model card of a trained run, from its folder or its results.json
   analyse STUDY [RECIPE.yaml] [OPTIONS]  figures and tables of the papers; `analyse --help` lists the studies
 
@@ -24,10 +25,11 @@ examples:
   glocal-xml estimate examples/recipes/debtags/glocal_xml.yaml --memory_gb 8
   glocal-xml evaluate outputs/tags other.jsonl --output_dir outputs/tags-other
   glocal-xml predict outputs/tags new.jsonl --output_dir outputs/tags-new
+  glocal-xml ensemble outputs/tree-0 outputs/tree-1 --test_file test.jsonl --output_dir outputs/both-trees
   glocal-xml card outputs/tags
   glocal-xml analyse layers examples/recipes/debtags/demo.yaml --output_dir outputs/analysis
 
-`glocal-xml train --help` lists the options, which train, estimate, evaluate, predict and analyse share.
+`glocal-xml train --help` lists the options, which train, estimate, evaluate, predict, ensemble and analyse share.
 """
 
 
@@ -70,6 +72,12 @@ def _analyse(arguments: list[str]) -> None:
     analyse(arguments)
 
 
+def _ensemble(arguments: list[str]) -> None:
+    from glocal_xml.training.ensemble import main as ensemble
+
+    ensemble(arguments)
+
+
 def _with_model(command: str, file_option: str) -> Callable[[list[str]], None]:
     def start(arguments: list[str]) -> None:
         if any(argument in ("-h", "--help") for argument in arguments):
@@ -107,6 +115,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "estimate": _estimate,
     "evaluate": _with_model("evaluate", "--test_file"),
     "predict": _with_model("predict", "--predict_file"),
+    "ensemble": _ensemble,
     "card": _card,
     "analyse": _analyse,
 }

@@ -1,6 +1,8 @@
 """Training: arguments, the Trainer, and one run from files to results."""
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments
+from .ensemble import run_ensemble
+from .ensemble_ranking import ensemble_top_k
 from .gradient_clipping import clip_gradients
 from .model_card import card_of_run, render_model_card
 from .report import branch_metrics
@@ -15,10 +17,12 @@ __all__ = [
     "branch_metrics",
     "card_of_run",
     "clip_gradients",
+    "ensemble_top_k",
     "known_labels",
     "main",
     "parameter_groups",
     "parse_arguments",
     "render_model_card",
     "run",
+    "run_ensemble",
 ]

@@ -203,12 +203,17 @@ def follow_validation(args: XMTCTrainingArguments, has_validation: bool) -> None
         )
 
 
-def settle_metrics(args: XMTCTrainingArguments, model: XMTCPreTrainedModel, label_space: LabelSpace) -> None:
-    """Drops ranks beyond the number of labels, and makes sure that what decides the best checkpoint will exist."""
+def settle_ranks(args: XMTCTrainingArguments, label_space: LabelSpace) -> None:
+    """Drops ranks beyond the number of labels."""
     too_deep = [k for k in args.metrics_at if k > label_space.num_labels]
     if too_deep:
         args.metrics_at = [k for k in args.metrics_at if k not in too_deep] or [label_space.num_labels]
         logger.warning("No metrics at %s: there are only %d labels.", too_deep, label_space.num_labels)
+
+
+def settle_metrics(args: XMTCTrainingArguments, model: XMTCPreTrainedModel, label_space: LabelSpace) -> None:
+    """Drops ranks beyond the number of labels, and makes sure that what decides the best checkpoint will exist."""
+    settle_ranks(args, label_space)
     if not args.load_best_model_at_end:
         return
     if args.metric_for_best_model is None:

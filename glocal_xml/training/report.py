@@ -77,10 +77,11 @@ def results_table(rows: dict[str, dict[str, float]], args: XMTCTrainingArguments
     largest = max(args.metrics_at)
     columns = [f"precision@{k}" for k in args.metrics_at] + [f"ndcg@{largest}", f"psp@{largest}", f"recall@{largest}"]
     titles = [f"P@{k}" for k in args.metrics_at] + [f"nDCG@{largest}", f"PSP@{largest}", f"R@{largest}"]
-    lines = [f"{'':17}" + "".join(f"{title:>9}" for title in titles)]
+    width = max(17, *map(len, rows))
+    lines = [" " * width + "".join(f"{title:>9}" for title in titles)]
     for name, values in rows.items():
         cells = (f"{100 * values[column]:9.2f}" if column in values else f"{'-':>9}" for column in columns)
-        lines.append(f"{name:17}" + "".join(cells))
+        lines.append(f"{name:{width}}" + "".join(cells))
     lines.append(f"percent; PSP with A = {args.propensity_a}, B = {args.propensity_b}")
     return "\n".join(lines)
 
