@@ -1,6 +1,8 @@
 """What a run says about its result: tables, baselines, and what decided it."""
 
 import platform
+import resource
+import sys
 from collections.abc import Sized
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +28,13 @@ def final_name(model: XMTCPreTrainedModel) -> str:
     """What results call the final ranking: `both` of two branches, `all` of more, or the only branch there is."""
     branches = list(model.branch_heads())
     return {1: branches[0], 2: "both"}.get(len(branches), "all")
+
+
+def peak_memory_gb() -> float:
+    """The most memory that this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # In kilobytes, on a Mac in bytes.
+    return round(peak / (2**30 if sys.platform == "darwin" else 2**20), 2)
 
 
 def ranking_metrics(

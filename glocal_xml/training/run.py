@@ -33,6 +33,7 @@ from .report import (
     final_name,
     frequency_baseline,
     hub_ids,
+    peak_memory_gb,
     result_rows,
     results_table,
     run_settings,
@@ -140,6 +141,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
         trainer.save_model()
     results |= judge(trainer, texts, tokens, label_space)
     results["seconds"] = round(time.time() - started, 1)
+    results["peak_memory_gb"] = peak_memory_gb()
     if trainer.is_world_process_zero():
         logger.info("results: %s", write_results(args.output_dir, results))
         if training:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import BertConfig, XLNetConfig
 
+from glocal_xml.data import tree_level_sizes
 from glocal_xml.modeling import FAMILIES, WordLSTMConfig
 from glocal_xml.modeling.configuration_base import make_config
 from glocal_xml.training import parameter_groups, parse_arguments
@@ -31,7 +32,11 @@ def test_recipe(path, tmp_path):
         encoder = XLNetConfig()
     else:
         encoder = BertConfig(num_hidden_layers=6 if model.encoder == "minilm" else 12)
-    config = make_config(config_class, model.model_config, encoder=encoder, num_labels=1000)
+    levels = {}
+    if model.label_tree is not None:
+        options = {name: value for name, value in model.label_tree.items() if name != "features"}
+        levels = {"tree_levels": tree_level_sizes(1000, **options)}
+    config = make_config(config_class, model.model_config, encoder=encoder, num_labels=1000, **levels)
     with torch.device("meta"):
         untrained = FAMILIES[config_class](config)
     # A rate that decides no parameter is refused.
@@ -44,4 +49,4 @@ def test_recipe(path, tmp_path):
     )
     header = path.read_text(encoding="utf-8").split("\n\n")[0]
     assert header.startswith("#")
-    assert any(command in header for command in ("run_xmtc.py", "make demo", "glocal-xml analyse"))
+    assert any(command in header for command in ("run_xmtc.py", "make demo", "glocal-xml"))
