@@ -1,8 +1,9 @@
 """
-P@k of omikuji (a Parabel-style tree over TF-IDF) on debtags, by the metrics of this package, beside a run of our own.
+P@k of omikuji (a Parabel-style tree over TF-IDF), by the metrics of this package, beside runs of our own.
 
     pip install ".[bench]"
-    python benchmarks/debtags_peers.py --results outputs/debtags/glocal_xml/results.json --json peers.json
+    python benchmarks/omikuji_peer.py --results outputs/debtags/glocal_xml/results.json --json peers.json
+    python benchmarks/omikuji_peer.py --train_file train.jsonl --test_file test.jsonl
 
 omikuji runs with its defaults on unigrams (min_df 2, sublinear tf), in this process on all cores.
 """
@@ -57,11 +58,13 @@ def omikuji_top_k(train_texts, train_labels, test_texts, num_labels, top_k=5):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", help="results.json of a run on the same data, shown beside omikuji")
+    parser.add_argument("--train_file", default=DATA / "train.jsonl.gz", help="training texts; default: debtags")
+    parser.add_argument("--test_file", default=DATA / "test.jsonl.gz", help="test texts; default: debtags")
+    parser.add_argument("--results", nargs="*", default=[], help="results.json of runs on the same data")
     parser.add_argument("--json", help="file to write the table to")
     options = parser.parse_args()
 
-    train, test = (list(read_rows(DATA / f"{part}.jsonl.gz")) for part in ("train", "test"))
+    train, test = (list(read_rows(file)) for file in (options.train_file, options.test_file))
     space = LabelSpace.from_label_lists(row["labels"] for row in train)
     space.add_unseen(row["labels"] for row in test)
     true_labels = pad_label_lists([space.encode(row["labels"]) for row in test])
@@ -79,14 +82,15 @@ def main():
         ),
         f"omikuji {version('omikuji')}": xmtc_metrics(best, true_labels, inverse_propensities=propensities),
     }
-    if options.results:
-        run = json.loads(Path(options.results).read_text(encoding="utf-8"))
-        table |= {f"GlocalXML, {name}": row for name, row in run["test"].items() if name != "label frequency"}
+    for path in options.results:
+        run = json.loads(Path(path).read_text(encoding="utf-8"))
+        family = run["settings"]["model"]["model_type"]
+        table |= {f"{family}, {name}": row for name, row in run["test"].items() if name != "label frequency"}
 
-    print(f"debtags, {len(test)} test texts, percent; PSP with A = 0.55, B = 1.5")
-    print(f"{'':20}" + "".join(f"{column:>13}" for column in COLUMNS))
+    print(f"{options.test_file}, {len(test)} test texts, percent; PSP with A = 0.55, B = 1.5")
+    print(f"{'':28}" + "".join(f"{column:>13}" for column in COLUMNS))
     for name, values in table.items():
-        print(f"{name:20}" + "".join(f"{100 * values[column]:13.2f}" for column in COLUMNS))
+        print(f"{name:28}" + "".join(f"{100 * values[column]:13.2f}" for column in COLUMNS))
     print(
         f"omikuji: {train_seconds:.1f} s to train, {predict_ms:.2f} ms to predict a text, TF-IDF included in training"
     )
@@ -97,7 +101,7 @@ def main():
             "python": platform.python_version(),
         }
         facts |= {name: version(name) for name in ("omikuji", "scikit-learn", "numpy")}
-        content = {"data": "debtags test", "omikuji": facts, "results": table}
+        content = {"data": os.path.relpath(options.test_file), "omikuji": facts, "results": table}
         write_atomically(options.json, json.dumps(content, indent=2) + "\n")
 
 
