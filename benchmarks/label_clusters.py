@@ -160,9 +160,9 @@ def measure_million(options):
 
 
 @torch.no_grad()
-def every_label(model, input_ids):
+def every_label(model, input_ids, attention_mask=None):
     """The best five labels of all, in label chunks; the scores of clusters are computed once."""
-    features = model.text_features(input_ids)
+    features = model.text_features(input_ids, attention_mask)
     features |= {PATHS: (model._all_paths(features),)}
     return XMTCPreTrainedModel.scan_labels(model, features, top_k=5, output_logits=False).top_k_ids
 
