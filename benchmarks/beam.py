@@ -3,8 +3,8 @@ What a beam finds: a trained model with a label tree, against scoring every labe
 
     python benchmarks/beam.py outputs/llms4subjects/glocal_xml_clusters ../shared/data/llms4subjects-en/dev.jsonl.gz
 
-For each beam: time of a text (encoder included), share of texts with the same best five labels, P@5. Texts are taken in
-batches from the start of the file, one beam after the other on the same batches; medians count.
+For each beam: time of a text (encoder included), share of texts with the same best five labels, P@5. Texts are taken
+in batches from the start of the file, one beam after the other on the same batches; medians count.
 """
 
 import argparse
@@ -73,10 +73,9 @@ def main():
     print(f"{len(rows)} texts, {model.config.num_labels:,} labels in {model.config.tree_levels[-1]:,} clusters")
     print(f"{'beam':>12} {'ms a text':>10} {'speedup':>8} {'same top 5':>11} {'P@5':>6}")
     for row in figures:
-        print(
-            f"{row['beam']:>12} {1000 * row['seconds']:>10.2f} {row['speedup']:>7.1f}x {100 * row['same_top_5']:>10.1f}% "
-            f"{100 * row['precision@5']:>6.2f}"
-        )
+        same, precision = 100 * row["same_top_5"], 100 * row["precision@5"]
+        times = f"{1000 * row['seconds']:>10.2f} {row['speedup']:>7.1f}x"
+        print(f"{row['beam']:>12} {times} {same:>10.1f}% {precision:>6.2f}")
     if options.json:
         environment = {
             "python": platform.python_version(),

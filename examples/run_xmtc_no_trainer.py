@@ -35,6 +35,7 @@ from glocal_xml.training.prepare import (
     build_model,
     check_arguments,
     check_length,
+    check_processes,
     late_loss,
     load_texts,
     load_tokenizer,
@@ -118,6 +119,7 @@ def save_state(accelerator, folder, progress, split_parts):
     if accelerator.is_main_process:
         Path(f"{folder}.new", "progress.json").write_text(json.dumps(progress), encoding="utf-8")
         if os.path.exists(folder):
+            shutil.rmtree(f"{folder}.old", ignore_errors=True)
             os.rename(folder, f"{folder}.old")
         os.rename(f"{folder}.new", folder)
         shutil.rmtree(f"{folder}.old", ignore_errors=True)
@@ -145,7 +147,7 @@ def main(argv):
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),
         # The upper layers have no gradient where only the local branch is trained.
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True, broadcast_buffers=False)],
     )
     set_seed(args.seed)
     if not accelerator.is_main_process:
@@ -174,6 +176,7 @@ def main(argv):
         )
         model = build_model(model_args, label_space, tokenizer, tree)
     check_length(model, tokenizer.model_max_length)
+    check_processes(model.config, accelerator.num_processes)
     if warning := late_loss(model.config, args):
         logger.warning(warning)
     args.load_best_model_at_end = "validation" in tokens
@@ -241,7 +244,7 @@ def main(argv):
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
                     accelerator.unscale_gradients()
-                    clip_gradients(model.parameters(), args.max_grad_norm)
+                    clip_gradients(model.parameters(), args.max_grad_norm or math.inf)
                 optimizer.step()
                 optimizer.zero_grad()
             if accelerator.sync_gradients:

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from glocal_xml.modeling.encoded_texts import EncodedTexts, chosen_layers
 from glocal_xml.modeling.modeling_base import Features
 
-from .planned_model import PlannedModel
+from .planned_model import PlannedModel, check_known
 
 # glibc takes larger blocks from the system and gives them back; smaller ones leave gaps in its heap, which the next
 # step fills only in part. In trials with a small BERT and batches of 4 to 32 texts the heap was 1.2 to 1.45 times as
@@ -44,6 +44,7 @@ class EncoderTrace:
 
 def trace_encoder(planned: PlannedModel, texts: int, tokens: int, token_types: bool = False) -> EncoderTrace:
     """Goes through a batch of `texts` texts of `tokens` tokens each, as a training step does."""
+    check_known(planned.config)
     model, memory, flops = planned.model, LiveBytes(planned.model), FlopCounterMode(display=False)
     model.zero_grad()
     with planned.mode:

@@ -1,5 +1,6 @@
 """What the losses over labels compute and need: products and memory of every kind of head."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -70,20 +71,28 @@ def _classifier_cost(head: LabelClassifier, shape: LossShape) -> HeadCost:
 
 def _attention_cost(head: LabelAttention, shape: LossShape) -> HeadCost:
     labels, size = head.label_embeddings.weight.shape
-    width = head.mlp_hidden.out_features
+    widths = [head.mlp_hidden.out_features, *(layer.out_features for layer in head.mlp_further)]
+    width, last, all_widths = widths[0], widths[-1], sum(widths)
+    # Products of a label in the layers between what it read and the last one.
+    between = sum(before * after for before, after in itertools.pairwise(widths))
     tokens = shape.texts * shape.tokens
     if shape.candidates is not None:
         chosen = shape.texts * shape.candidates
-        forward = 2 * chosen * (shape.tokens * (size + width) + width)
+        forward = 2 * chosen * (shape.tokens * (size + width) + between + last)
         # Keys and values of real tokens with their gradients; weights and what was read are kept for all texts.
-        kept = 4 * tokens * (size + width) + chosen * (3 * size + shape.tokens + width)
+        kept = 4 * tokens * (size + width) + chosen * (3 * size + shape.tokens + all_widths)
         return HeadCost(3 * forward, forward, _FLOAT * kept)
-    forward = 2 * labels * tokens * (size + width) + 2 * labels * shape.texts * width
-    chunk = min(head.chunk_bytes, labels * _FLOAT * (2 * shape.tokens + 3 * width + size))
+    forward = 2 * labels * (tokens * (size + width) + shape.texts * (between + last))
+    chunk = min(head.chunk_bytes, labels * _FLOAT * (2 * shape.tokens + 3 * all_widths + size))
     # Keys and values of real tokens, their gradients, and these padded again.
     kept = 3 * tokens * (size + width)
     # The weight of the last layer has a product of its own only forward and for its gradient.
-    return HeadCost(3 * forward - 2 * labels * shape.texts * width, forward, _FLOAT * kept + chunk)
+    flops = 3 * forward - 2 * labels * shape.texts * last
+    if not shape.first_level:
+        return HeadCost(flops, forward, _FLOAT * kept + chunk)
+    # All nodes are scored once more, all at a time: a layer, its ReLU and the next layer.
+    scores = shape.texts * labels * max(2 * before + after for before, after in itertools.pairwise([*widths, 1]))
+    return HeadCost(flops + forward, forward, _FLOAT * (kept + scores) + chunk)
 
 
 def _clusters_cost(head: AdaptiveLabelClusters, shape: LossShape) -> HeadCost:

@@ -16,6 +16,7 @@ from glocal_xml.modeling.label_scorer import LabelScorer
 from glocal_xml.training import ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.prepare import encoder_path
 from glocal_xml.training.rowwise_adamw import RowwiseAdamW, for_sparse_tables
+from glocal_xml.training.word_encoder import WORD_ENCODER
 
 # Numbers that each optimiser keeps for a parameter.
 _MOMENTS = {torch.optim.AdamW: 2, RowwiseAdamW: 2, torch.optim.SGD: 0}
@@ -40,7 +41,7 @@ class PlannedModel:
         """Number of parameters of the encoder, of the label tables and of all the rest."""
         counts = {"encoder": 0, "label tables": 0, "rest of the heads": 0}
         for name, parameter in self.model.named_parameters():
-            rest = "encoder" if name.startswith("encoder.") else "rest of the heads"
+            rest = "encoder" if name.startswith(("encoder.", "level_encoders.")) else "rest of the heads"
             counts["label tables" if "label_embeddings" in name else rest] += parameter.numel()
         return counts
 
@@ -52,6 +53,24 @@ class PlannedModel:
         """Tables of which a step touches the rows of candidates alone."""
         modules = self.model.modules()
         return [module.weight for module in modules if isinstance(module, nn.Embedding) and module.sparse]
+
+
+def check_known(config: XMTCConfig) -> None:
+    """Refuses what a step of is not known."""
+    check_encoder(config.encoder.model_type)
+    if getattr(config, "negatives", None) == "static":
+        raise ValueError(
+            "What static `negatives` take is not known here: levels with encoders of their own train in turn. "
+            "Estimate with dynamic ones, of which all levels share one encoder."
+        )
+
+
+def check_encoder(model_type: str | None) -> None:
+    """Refuses the word encoder, whose packed sequences cannot be gone through on tensors without content."""
+    if model_type == WORD_ENCODER:
+        raise ValueError(
+            f"What {WORD_ENCODER} takes is not known here: estimate with another encoder, such as minilm."
+        )
 
 
 def planned_config(model_args: ModelArguments, num_labels: int) -> XMTCConfig:

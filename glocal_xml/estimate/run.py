@@ -13,6 +13,7 @@ from glocal_xml.training.prepare import check_arguments, load_texts, load_tokeni
 from glocal_xml.training.run import quieten
 
 from .estimate import Estimate, estimate_run
+from .planned_model import check_encoder
 from .proposals import Plan, Proposal, proposals
 from .workload import Workload, measured_workload
 
@@ -31,7 +32,8 @@ options:
   --output FILE        write all figures as JSON
 
 All other options are those of `glocal-xml train --help`. With a training file, texts and labels are counted as in
-training. What a label tree takes to be built is not part of it.
+training. What a label tree takes to be built is not part of it. word_lstm and static negatives are refused: what they
+take is not known. With level_epochs, all epochs are taken for those of the last level.
 
 examples:
   glocal-xml estimate examples/recipes/debtags/glocal_xml.yaml --per_device_train_batch_size 64
@@ -71,10 +73,13 @@ def read_workload(
     if has_data == (own.num_labels is not None):
         raise ValueError("Pass either training texts (`--train_file`, a recipe) or `--num_labels`.")
     check_arguments(model_args, data_args, training=True)
-    tokenizer = load_tokenizer(model_args, data_args.max_length)
+    # Before texts are read, which may take minutes.
+    check_encoder(model_args.encoder)
     if has_data:
         known = None if model_args.model is None else trained_label_space(model_args.model)
-        return measured_workload(*load_texts(data_args, known, seed), tokenizer)
+        texts, label_space = load_texts(data_args, known, seed)
+        return measured_workload(texts, label_space, load_tokenizer(model_args, data_args.max_length, texts))
+    tokenizer = load_tokenizer(model_args, data_args.max_length, {})
     return Workload(
         num_labels=own.num_labels,
         num_texts=own.num_texts,
@@ -94,10 +99,7 @@ def render(estimate: Estimate, plan: Plan, limit: int, found: list[Proposal]) ->
         *_table("memory, GB", {k: f"{v / _GB:.2f}" for k, v in {**vars(memory), "peak": memory.peak}.items()}),
     ]
     if costs.sparse_share is not None:
-        lines.append(
-            f"The optimiser's share is that of all rows of the label tables; an epoch brings about "
-            f"{costs.sparse_share:.0%} of them into play, and the others take no memory."
-        )
+        lines.append(f"An epoch brings about {costs.sparse_share:.0%} of the rows of the label tables into play.")
     flops, seconds = _with_sum(estimate.step_flops), _with_sum(estimate.step_seconds)
     lines += _table("products of a batch, GFLOP", {name: f"{number / 1e9:.1f}" for name, number in flops.items()})
     lines += _table("seconds of a step", {name: f"{number:.3f}" for name, number in seconds.items()})

@@ -175,8 +175,9 @@ def _shapes(
     """What the loss of each head goes over; at worst, all texts go into all tails of adaptive clusters."""
     shapes = {}
     numbers = candidates_per_text(planned.config)
-    for name, number in zip(planned.level_heads(), numbers[:-1], strict=True):
-        shapes[name] = LossShape(texts, 1, number, first_level=number is None)
+    for (name, head), number in zip(planned.level_heads().items(), numbers[:-1], strict=True):
+        read = tokens if isinstance(head, LabelAttention) else 1
+        shapes[name] = LossShape(texts, read, number, first_level=number is None)
     for name, head in planned.model.branch_heads().items():
         reads_tokens = isinstance(head, LabelAttention)
         visited = _visited(head, workload, worst) if isinstance(head, AdaptiveLabelClusters) else ()

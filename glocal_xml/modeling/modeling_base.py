@@ -45,6 +45,11 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
             check_shards(model, distributed_config.tp_size)
         return super().maybe_distribute_model(model, distributed_config, mesh_manager)
 
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False):
+        # Of code that is not its own, Transformers passes over modules without parameters of their own, such as heads
+        # that start the layers below them; it need not, since all starts here spare what was loaded.
+        super()._initialize_weights(module)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
         super()._init_weights(module)

@@ -9,7 +9,7 @@ from transformers import initialization as init
 from .configuration_clustered import ClusteredConfig
 from .label_candidates import Candidates, CandidateTree, best_nodes, padded_columns
 from .label_ranking import best_columns
-from .label_scorer import LabelScorer
+from .label_scorer import LabelScorer, label_chunks
 from .label_table import SparseLabelTable
 from .losses import candidate_cross_entropy
 from .modeling_base import Features, XMTCPreTrainedModel, with_loss
@@ -105,6 +105,7 @@ class ClusteredXMTCModel(XMTCPreTrainedModel):
         """
         if self.label_tree is None or not self.config.label_bias:
             return super().start_label_bias(log_odds)
+        self.check_label_tree()
         tree, log_sigmoid = self.label_tree, nn.functional.logsigmoid
         odds = torch.as_tensor(log_odds, device=tree.label_order.device).double()
         log_any, log_none = log_sigmoid(odds), log_sigmoid(-odds)  # (labels,)
@@ -170,7 +171,7 @@ class ClusteredXMTCModel(XMTCPreTrainedModel):
                 if level in trained:
                     terms[name] = head.loss(features[name], wanted)
                 with torch.no_grad():
-                    paths = at_least_float(head.logits(features[name], slice(0, tree.level_sizes[0])))
+                    paths = _all_logits(head, features[name])
                 nodes = best_nodes(paths, beam, None if wanted is None else padded_columns(wanted, paths.shape[1]))
                 continue
             below = tree.below(level - 1, nodes)
@@ -220,8 +221,7 @@ class ClusteredXMTCModel(XMTCPreTrainedModel):
         """Logits of the ways down to all clusters, (texts, clusters)."""
         paths = None
         for level, (name, head) in enumerate(self.level_heads().items()):
-            size = self.label_tree.level_sizes[level]
-            scores = at_least_float(head.logits(features[name], slice(0, size)))
+            scores = _all_logits(head, features[name])
             if paths is not None:
                 paths = paths.repeat_interleave(self.label_tree.child_starts(level - 1).diff(), dim=1)
             paths = scores if paths is None else product_logits(paths, scores)
@@ -265,6 +265,12 @@ class ClusteredXMTCModel(XMTCPreTrainedModel):
             top_k_scores=rankings[None][1].sigmoid(),
             branch_top_k_ids={name: rankings[name][0] for name in heads} if len(heads) > 1 else None,
         )
+
+
+def _all_logits(head: LabelScorer, features: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Logits of all nodes of a level, (texts, nodes), in chunks."""
+    chunks = label_chunks(head.num_labels, head.chunk_size(features))
+    return torch.cat([at_least_float(head.logits(features, chunk)) for chunk in chunks], dim=1)
 
 
 def _log_odds(log_probability: torch.Tensor) -> torch.Tensor:

@@ -206,6 +206,9 @@ class XMTCTrainingArguments(TrainingArguments):
         # none of its texts needs; Trainer's default would stop at that with gradient checkpointing.
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = True
+        # All processes hold the same label tree, which would be sent around at every step.
+        if self.ddp_broadcast_buffers is None:
+            self.ddp_broadcast_buffers = False
         super().__post_init__()
         if self.save_strategy not in ("no", "steps", "epoch"):
             raise ValueError(f"`save_strategy` must be steps, epoch or no, got {self.save_strategy.value!r}.")

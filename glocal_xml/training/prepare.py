@@ -20,6 +20,7 @@ from glocal_xml.data import (
     split_validation,
 )
 from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
+from glocal_xml.modeling.configuration_clustered import ClusteredConfig
 from glocal_xml.modeling.input_checks import position_limit
 from glocal_xml.pretrained import minilm_path
 
@@ -44,6 +45,10 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, traini
         )
     if not training and model_args.model is None:
         raise ValueError("Without `--train_file` a trained model is needed: pass `--model`.")
+    families = {config.model_type: config for config in FAMILIES}
+    if model_args.label_tree is not None and not issubclass(families[model_args.model_type], ClusteredConfig):
+        known = ", ".join(name for name, config in families.items() if issubclass(config, ClusteredConfig))
+        raise ValueError(f"`label_tree` is for {known}; {model_args.model_type} has none: leave it out.")
     if data_args.validation_file is not None and data_args.validation_file == data_args.test_file:
         raise ValueError("The validation file is the test file: the best checkpoint would be chosen on test data.")
     files = [name for name in ("train_file", "validation_file", "test_file") if getattr(data_args, name) is not None]
@@ -273,6 +278,16 @@ def late_loss(config: XMTCConfig, args: XMTCTrainingArguments) -> str | None:
         f"{args.num_train_epochs:g} epochs: lower `diversity_start_epoch` or `level_epochs` in `model_config`, or "
         "train longer."
     )
+
+
+def check_processes(config: XMTCConfig, processes: int) -> None:
+    """Refuses levels of a label tree that are trained one after the other by several processes."""
+    if processes > 1 and getattr(config, "level_epochs", 0):
+        raise ValueError(
+            f"`level_epochs` with {processes} processes: data parallelism wants a gradient of every sparse table at "
+            "every step, and levels that are not yet trained have none. Train in one process, or all levels jointly "
+            "(`level_epochs` 0)."
+        )
 
 
 def check_length(model: XMTCPreTrainedModel, max_length: int) -> None:

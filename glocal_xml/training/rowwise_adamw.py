@@ -38,6 +38,7 @@ class RowwiseAdamW(torch.optim.AdamW):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._check_gradients()
         sparse = []
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -52,11 +53,19 @@ class RowwiseAdamW(torch.optim.AdamW):
             parameter.grad = gradient
         return loss
 
+    def _check_gradients(self) -> None:
+        for parameter in self.state:
+            counts_rows = self.state[parameter]["step"].dim() > 0
+            if counts_rows and parameter.grad is not None and not parameter.grad.is_sparse:
+                raise ValueError(
+                    f"A table of shape {tuple(parameter.shape)} had sparse gradients and now has a dense one: take the "
+                    "loss from `model(..., labels=...)`, not from the logits of all labels."
+                )
+
     def _update_rows(self, group: dict[str, Any], parameter: nn.Parameter) -> None:
         gradient = parameter.grad.coalesce()
         state = self.state[parameter]
         if not state:
-            # Zeros take memory only once they are written to: rows that never come into play cost nothing.
             state["step"] = torch.zeros(len(parameter), dtype=torch.float32, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
@@ -74,15 +83,17 @@ class RowwiseAdamW(torch.optim.AdamW):
             parameter[rows] = weights.sub_(change, alpha=rate)
 
 
-def for_sparse_tables(optimizer_class: type[torch.optim.Optimizer], model: nn.Module) -> type[torch.optim.Optimizer]:
+def for_sparse_tables(
+    optimizer_class: type[torch.optim.Optimizer], model: nn.Module, weight_decay: float = 0.0
+) -> type[torch.optim.Optimizer]:
     """The optimiser to take for a model: where it has tables with sparse gradients, one that knows these."""
     if not any(isinstance(module, nn.Embedding) and module.sparse for module in model.modules()):
         return optimizer_class
     if optimizer_class is torch.optim.AdamW:
         return RowwiseAdamW
-    if optimizer_class in (RowwiseAdamW, torch.optim.SGD):
+    if optimizer_class is RowwiseAdamW or (optimizer_class is torch.optim.SGD and weight_decay == 0):
         return optimizer_class
     raise ValueError(
         f"A model with a label tree has sparse gradients, which {optimizer_class.__name__} does not know: use "
-        "`--optim adamw_torch` (row-wise for label tables) or `--optim sgd`."
+        "`--optim adamw_torch` (row-wise for label tables) or `--optim sgd` without weight decay."
     )

@@ -14,6 +14,7 @@ from glocal_xml.data import LabelSpace, XMTCCollator
 from .arguments import XMTCTrainingArguments
 from .callbacks import EpochStarter, RunReporter
 from .gradient_clipping import clip_gradients
+from .prepare import check_processes
 from .report import FINAL, branch_metrics, final_name
 from .rowwise_adamw import for_sparse_tables
 
@@ -29,6 +30,7 @@ class XMTCTrainer(Trainer):
 
     def __init__(self, *, args: XMTCTrainingArguments, label_space: LabelSpace, **kwargs: Any):
         self.label_space = label_space
+        check_processes(kwargs["model"].config, args.world_size)
         if getattr(kwargs.get("model"), "is_distributed_loading_by_transformers", False):
             # Accelerate refuses them on CPUs; and Trainer would evaluate every text once per process, and keep the
             # optimiser states of the first process alone.
@@ -60,7 +62,7 @@ class XMTCTrainer(Trainer):
                 decayed=set(self.get_decay_parameter_names(model)),
             )
             optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, model)
-            self.optimizer = for_sparse_tables(optimizer_class, model)(groups, **options)
+            self.optimizer = for_sparse_tables(optimizer_class, model, self.args.weight_decay)(groups, **options)
         return self.optimizer
 
     def compute_loss(

@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml.data import LabelSpace, LabelTree, build_label_tree, label_features_from_texts
 from glocal_xml.data.label_features import label_features_from_embeddings
+from glocal_xml.modeling.input_checks import position_limit
 
 from .arguments import ModelArguments
 from .prepare import encoder_path
@@ -111,13 +112,14 @@ def embed(texts: list[str], encoder: str, show_progress: bool) -> np.ndarray:
         )
     tokenizer = AutoTokenizer.from_pretrained(encoder_path(encoder))
     model = AutoModel.from_pretrained(encoder_path(encoder), dtype=torch.float32).eval()
+    longest = min(_EMBEDDED_TOKENS, position_limit(model) or _EMBEDDED_TOKENS)
     rows = []
     for start in tqdm(range(0, len(texts), _EMBEDDED_AT_A_TIME), desc="embedding", disable=not show_progress):
         batch = tokenizer(
             list(texts[start : start + _EMBEDDED_AT_A_TIME]),
             padding=True,
             truncation=True,
-            max_length=_EMBEDDED_TOKENS,
+            max_length=longest,
             return_tensors="pt",
         )
         mask = batch["attention_mask"].unsqueeze(-1)  # (texts, tokens, 1)

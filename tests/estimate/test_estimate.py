@@ -4,7 +4,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from conftest import ENCODER_CONFIGS
+from conftest import ENCODER_CONFIGS, LAYERED_ENCODERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode, addmm_flop
@@ -16,7 +16,7 @@ from glocal_xml.estimate.planned_model import optimizer_bytes, optimizer_of, pla
 from glocal_xml.estimate.proposals import Plan, proposals
 from glocal_xml.estimate.step_costs import step_costs
 from glocal_xml.estimate.workload import Workload, number_of_steps
-from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, MEXMLConfig
+from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, LightAttentionConfig, MEXMLConfig
 from glocal_xml.training import parse_arguments
 from glocal_xml.training.rowwise_adamw import RowwiseAdamW
 
@@ -36,7 +36,10 @@ CASES = {
     "me_xml-collaborative": (MEXMLConfig, {"training_loss": "collaborative", "diversity_weight": 0}),
     "me_xml-clusters": (MEXMLConfig, {"tree_levels": [8], "training_beam": 4, "diversity_weight": 0}),
     "aplc_xlnet": (APLCXLNetConfig, {"cluster_proportions": [0.25, 0.25, 0.5], "label_bias": True}),
+    "light_attention": (LightAttentionConfig, {"mlp_sizes": [12, 8, 6], "label_bias": True}),
+    "light_attention-tree": (LightAttentionConfig, {"tree_levels": [4, 16], "training_beam": 4, "mlp_sizes": [12, 8]}),
 }
+STATIC = {"tree_levels": [4, 16], "mlp_sizes": [12, 8], "negatives": "static", "level_epochs": 1}
 TEXTS, TOKENS, POSITIVES = 4, 12, 3
 
 
@@ -84,6 +87,19 @@ def test_parameters_are_those_of_the_model(config):
     assert planned.weight_bytes() == sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
 
 
+@pytest.mark.parametrize("encoder", ["bert", "word_lstm"])
+@pytest.mark.parametrize("fields", [{}, STATIC], ids=["flat", "static"])
+def test_what_is_refused_still_has_its_parameters(encoder, fields, args):
+    config = LightAttentionConfig(encoder=ENCODER_CONFIGS[encoder](), num_labels=NUM_LABELS, **fields)
+    planned, model = plan_model(config), built(config)
+    encoders = [model.encoder, *(model.level_encoders or ())]
+    assert sum(planned.parameters().values()) == sum(p.numel() for p in model.parameters())
+    assert planned.parameters()["encoder"] == sum(p.numel() for module in encoders for p in module.parameters())
+    if encoder == "word_lstm" or fields:
+        with pytest.raises(ValueError, match="word_lstm" if encoder == "word_lstm" else "static"):
+            step_costs(planned, workload(), args, process=0)
+
+
 def test_optimiser_state_is_that_of_a_step(config, args):
     model = built(config)
     optimizer_class, options = optimizer_of(args, model)
@@ -113,7 +129,9 @@ def test_products_are_those_that_are_counted(config, args):
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_memory_of_the_encoder_is_what_lives(encoder_config, checkpointing):
+@pytest.mark.parametrize("encoder", LAYERED_ENCODERS)
+def test_memory_of_the_encoder_is_what_lives(encoder, checkpointing):
+    encoder_config = ENCODER_CONFIGS[encoder]()
     if checkpointing and encoder_config.model_type == "xlnet":
         pytest.skip("XLNet has no gradient checkpointing")
     config = GlocalXMLConfig(encoder=encoder_config, num_labels=NUM_LABELS, branches="global")
@@ -234,6 +252,7 @@ def test_command_without_data(tree, encoder_folder, capsys):
     [
         (["--encoder", "x"], "--num_labels"),
         (["--num_labels", "5"], "--encoder"),
+        (["--encoder", "word_lstm", "--num_labels", "5"], "another encoder"),
         (["--encoder", "x", "--train_file", "t", "--num_labels", "5"], "either"),
     ],
 )

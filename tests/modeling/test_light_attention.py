@@ -167,3 +167,14 @@ def test_word_encoder_refuses_what_it_cannot_do():
 def test_bad_fields_are_refused(config_class, fields):
     with pytest.raises(StrictDataclassError, match=next(iter(fields))):
         config_class(**fields)
+
+
+@pytest.mark.parametrize("label_bias", [False, True])
+def test_attention_heads_start_wide_with_and_without_a_bias(label_bias):
+    """Heads have no parameters of their own, and Transformers by itself passes over such modules."""
+    encoder, fields = ENCODER_CONFIGS["bert"](), {"num_labels": 30, "label_bias": label_bias}
+    attention = LightAttentionForMultiLabel(LightAttentionConfig(encoder=encoder, **fields)).head
+    local = GlocalXMLForMultiLabel(GlocalXMLConfig(encoder=encoder, **fields)).local_head
+    for linear in (local.key, local.value, local.mlp_hidden, attention.mlp_hidden, *attention.mlp_further):
+        wide = (2 / sum(linear.weight.shape)) ** 0.5
+        assert linear.weight.std().item() == pytest.approx(wide, rel=0.2)

@@ -69,9 +69,7 @@ def test_levels_one_after_the_other_and_resumed_between(flags, tmp_path, caplog)
         results = main(run)
     rows = results["test"]
     assert rows["attention"]["precision@2"] > 0.5 > 0.3 > rows["label frequency"]["precision@2"]
-    losses = [line for line in caplog.messages if line.startswith("step ")]
-    # Twelve steps an epoch, two epochs for the clusters; a loss of one term is not split up.
-    assert "step 24 of 60" in losses[23] and AutoModel.from_pretrained(tmp_path / "run").current_level == 1
+    # Twelve steps an epoch, two epochs for the clusters.
     early = AutoModel.from_pretrained(tmp_path / "run" / "checkpoint-21")
     late = AutoModel.from_pretrained(tmp_path / "run" / "checkpoint-35")
     assert early.current_level == 0 and late.current_level == 1
@@ -112,7 +110,8 @@ def test_two_processes_equal_one_with_sparse_tables(flags, encoder_folder, tmp_p
         (["--label_tree", "no/tree.npz"], "no/tree.npz"),
         (["--label_tree", '{"cluster_size": 50}'], "makes a single cluster"),
         ([*TREE, "--model_config", '{"tree_levels": [4]}'], "follows from the label tree"),
-        ([*TREE, "--model_type", "aplc_xlnet", "--model_config", "{}"], "no fields.*tree_levels"),
+        ([*TREE, "--model_type", "aplc_xlnet", "--model_config", "{}"], "`label_tree` is for glocal_xml, me_xml"),
+        ([*TREE, "--optim", "sgd", "--weight_decay", "0.1"], "sgd` without weight decay"),
         ([*TREE, "--streaming", "true", "--max_steps", "3"], "a stream is read only once"),
         ([*TREE, "--optim", "adafactor"], "sparse gradients, which Adafactor does not know"),
     ],
