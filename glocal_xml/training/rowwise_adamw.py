@@ -58,8 +58,8 @@ class RowwiseAdamW(torch.optim.AdamW):
             counts_rows = self.state[parameter]["step"].dim() > 0
             if counts_rows and parameter.grad is not None and not parameter.grad.is_sparse:
                 raise ValueError(
-                    f"A table of shape {tuple(parameter.shape)} had sparse gradients and now has a dense one: take the "
-                    "loss from `model(..., labels=...)`, not from the logits of all labels."
+                    f"A table of shape {tuple(parameter.shape)} had sparse gradients and now has a dense one: take "
+                    "the loss from `model(..., labels=...)`, not from the logits of all labels."
                 )
 
     def _update_rows(self, group: dict[str, Any], parameter: nn.Parameter) -> None:

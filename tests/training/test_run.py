@@ -28,7 +28,7 @@ RATES = '{"encoder": 3e-3, "local_head": 1e-2}'
 @pytest.fixture
 def flags(encoder_folder, text_file, tmp_path):
     return [
-        *("--encoder", encoder_folder, "--model_config", '{"mlp_size": 8, "top_k": 4, "label_bias": true}'),
+        *("--encoder", encoder_folder, "--model_config", '{"mlp_size": 32, "top_k": 4, "label_bias": true}'),
         *("--train_file", text_file("train.jsonl", 96), "--test_file", text_file("test.jsonl", 16, first=96)),
         *("--module_learning_rates", RATES, "--learning_rate", "1e-2", "--metrics_at", "1", "2"),
         *("--metric_for_best_model", "precision@2", "--per_device_train_batch_size", "8", "--use_cpu", "true"),
