@@ -124,7 +124,7 @@ def optimizer_of(args: XMTCTrainingArguments, model: nn.Module) -> tuple[type[to
 def optimizer_bytes(optimizer_class: type[torch.optim.Optimizer], parameters: list[nn.Parameter], sparse: bool) -> int:
     """
     What the optimiser keeps for parameters that have gradients: its moments and the number of steps, which sparse
-    tables have for every row. All rows of these are counted, as if each had been in play.
+    tables have for every row. Rows that were never in play count too: their zeros take memory as others do.
     """
     moments = _MOMENTS[optimizer_class]
     if moments == 0:

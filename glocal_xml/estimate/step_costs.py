@@ -31,7 +31,7 @@ class MemoryEstimate:
         process: Python with its packages.
         data: Tokens and labels of the texts, and the names of the labels.
         weights: Parameters and buffers.
-        optimizer: What the optimiser keeps once every parameter has been in play.
+        optimizer: What the optimiser keeps, for every row of a label table.
         gradients: Dense gradients, of which label tables have those of a whole table.
         activations: What encoder and projections keep for the backward pass.
         heads: What the losses over labels need beside these.
