@@ -30,7 +30,6 @@ class XMTCTrainer(Trainer):
 
     def __init__(self, *, args: XMTCTrainingArguments, label_space: LabelSpace, **kwargs: Any):
         self.label_space = label_space
-        check_processes(kwargs["model"].config, args.world_size)
         if getattr(kwargs.get("model"), "is_distributed_loading_by_transformers", False):
             # Accelerate refuses them on CPUs; and Trainer would evaluate every text once per process, and keep the
             # optimiser states of the first process alone.
@@ -38,6 +37,7 @@ class XMTCTrainer(Trainer):
                 "The model is split over processes, which this trainer cannot train; use "
                 "`examples/run_xmtc_no_trainer.py --label_shards`, or load it without `distributed_config`."
             )
+        check_processes(kwargs["model"].config, args.world_size)
         kwargs.setdefault("data_collator", XMTCCollator(kwargs["processing_class"]))
         super().__init__(args=args, compute_metrics=self._metrics, **kwargs)
         # These two print all metrics of all branches and bands as one dictionary.
