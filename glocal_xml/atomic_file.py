@@ -2,20 +2,37 @@
 
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
-def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
-    """Writes bytes, or text as UTF-8 with its line ends unchanged, replacing the file in one step."""
+@contextmanager
+def open_atomically(path: str | os.PathLike) -> Iterator[IO[bytes]]:
+    """A file to write bytes to, which takes its place in one step when the block ends, and is gone when it fails."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder {path.parent} for {path.name} does not exist; make it first")
+    if path.exists() and not path.is_file():
+        # Such as /dev/null, which a file must not replace.
+        with open(path, "wb") as file:
+            yield file
+        return
     # A plain open, unlike the tempfile module, leaves the permissions to the user's umask.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "xb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_atomically(path: str | os.PathLike, content: str | bytes | memoryview) -> None:
+    """Writes bytes, or text as UTF-8 with its line ends unchanged, replacing the file in one step."""
+    with open_atomically(path) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)

@@ -8,6 +8,7 @@ from .label_tree import LabelTree, build_label_tree, tree_level_sizes
 from .readers import FILE_FORMATS, detect_format, read_rows
 from .repository_formats import read_label_map, read_sparse
 from .rows import BadRow, BadRows
+from .text_rows import ROW_FORMATS, TEXT_FORMATS, read_text_rows, write_rows
 from .word_tokenizer import train_word_tokenizer
 from .word_vectors import load_word_vectors
 
@@ -15,6 +16,8 @@ __all__ = [
     "BAND_LIMITS",
     "FILE_FORMATS",
     "LABEL_SPACE_FILES",
+    "ROW_FORMATS",
+    "TEXT_FORMATS",
     "BadRow",
     "BadRows",
     "LabelSpace",
@@ -31,8 +34,10 @@ __all__ = [
     "read_label_map",
     "read_rows",
     "read_sparse",
+    "read_text_rows",
     "split_validation",
     "tokenize",
     "train_word_tokenizer",
     "tree_level_sizes",
+    "write_rows",
 ]

@@ -37,13 +37,14 @@ class XMTCCollator:
         if labelled not in (0, len(rows)):
             raise ValueError(f"{labelled} of {len(rows)} rows have labels; give all of them labels, or none")
         if labelled:
-            batch["labels"] = _padded_labels([row["labels"] for row in rows])
+            batch["labels"] = self.padded_labels([row["labels"] for row in rows])
         return batch
 
-
-def _padded_labels(label_ids: list[Sequence[int]]) -> torch.Tensor:
-    width = max(1, max(len(ids) for ids in label_ids))
-    labels = torch.full((len(label_ids), width), _NO_LABEL, dtype=torch.int64)
-    for row, ids in zip(labels, label_ids, strict=True):
-        row[: len(ids)] = torch.as_tensor(ids, dtype=torch.int64)
-    return labels
+    @staticmethod
+    def padded_labels(label_ids: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Label ids of each text as one tensor, padded by -100."""
+        width = max(1, max(len(ids) for ids in label_ids))
+        labels = torch.full((len(label_ids), width), _NO_LABEL, dtype=torch.int64)
+        for row, ids in zip(labels, label_ids, strict=True):
+            row[: len(ids)] = torch.as_tensor(ids, dtype=torch.int64)
+        return labels

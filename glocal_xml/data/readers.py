@@ -7,11 +7,12 @@ from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
 
+from .pecos_formats import is_indexed_line, matrix_file, pecos_parser, read_matrix_pairs
 from .repository_formats import read_aplc_records, read_label_map, sparse_header, xc_parser
 from .rows import BadRow, BadRows, RowProblem, clean_row
 from .text_files import check_file, read_cells, read_json_objects, read_lines, read_text_lines
 
-FILE_FORMATS = ("jsonl", "csv", "tsv", "text_pair", "aplc_csv", "xc_json", "sparse")
+FILE_FORMATS = ("jsonl", "csv", "tsv", "text_pair", "aplc_csv", "xc_json", "pecos", "pecos_npz", "sparse")
 
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
@@ -39,7 +40,8 @@ def read_rows(
         labels_column: Name of the labels in jsonl, csv and tsv.
         label_delimiter: What separates labels inside a string; a space for text_pair, a comma otherwise.
         labels_path: The labels of a text_pair; by default the file called `labels` where this one is called `texts`.
-        label_map: The label file of xc_json; without it labels are called by their index.
+            The matrix of pecos_npz; by default `Y….npz` beside `X….txt`.
+        label_map: Names of the labels of xc_json, pecos and pecos_npz; without it labels are called by their index.
         allow_no_labels: Whether a row may have no labels, and a file no place for them.
         bad_rows: Where bad rows are reported; by default the first one is an error.
     """
@@ -60,8 +62,13 @@ def read_rows(
     elif file_format == "aplc_csv":
         records, parse = read_aplc_records(path), lambda cells: (cells[1], cells[2])
     else:
-        records = read_json_objects(path)
-        parse = xc_parser(None if label_map is None else read_label_map(label_map), allow_no_labels)
+        label_names = None if label_map is None else read_label_map(label_map)
+        if file_format == "xc_json":
+            records, parse = read_json_objects(path), xc_parser(label_names, allow_no_labels)
+        elif file_format == "pecos":
+            records, parse = read_text_lines(path), pecos_parser(label_names, allow_no_labels)
+        else:
+            records, parse = read_matrix_pairs(path, labels_path, label_names), tuple
     delimiter = label_delimiter or (" " if file_format == "text_pair" else ",")
     return _valid_rows(path, records, parse, delimiter, allow_no_labels, bad_rows or BadRows())
 
@@ -82,10 +89,14 @@ def _check_options(
         )
     if label_delimiter == "":
         raise ValueError("label_delimiter is an empty string; give the character between two labels")
-    if labels_path is not None and file_format != "text_pair":
-        raise ValueError(f"labels_path belongs to text_pair, but {path} is read as {file_format}; leave it out")
-    if label_map is not None and file_format != "xc_json":
-        raise ValueError(f"label_map belongs to xc_json, but {path} is read as {file_format}; leave it out")
+    for name, value, formats in (
+        ("labels_path", labels_path, ("text_pair", "pecos_npz")),
+        ("label_map", label_map, ("xc_json", "pecos", "pecos_npz")),
+    ):
+        if value is not None and file_format not in formats:
+            raise ValueError(
+                f"{name} belongs to {' and '.join(formats)}, but {path} is read as {file_format}; leave it out"
+            )
 
 
 def _valid_rows(
@@ -198,8 +209,13 @@ def detect_format(path: str | os.PathLike, *, text_column: str = "text", labels_
         return "aplc_csv" if len(columns) == 3 and not {text_column, labels_column} & set(columns) else "csv"
     if name.endswith(".txt") and "texts" in name:
         return "text_pair"
+    if matrix_file(path) is not None:
+        return "pecos_npz"
+    if is_indexed_line(first):
+        return "pecos"
     if first.startswith(b"{") or name.endswith(".jsonl"):
-        return "xc_json" if b'"target_ind"' in first else "jsonl"
+        _, record = next(read_json_objects(path), (0, None))
+        return "xc_json" if isinstance(record, dict) and "target_ind" in record else "jsonl"
     if sparse_header(first) is not None:
         return "sparse"
     raise ValueError(f"the format of {path} is not known; pass file_format, one of {list(FILE_FORMATS)}")

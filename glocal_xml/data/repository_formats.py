@@ -41,14 +41,15 @@ def xc_parser(label_names: list[str] | None, allow_no_labels: bool) -> Callable[
         text = "\n".join(part.strip() for part in parts if part.strip())
         if "target_ind" not in record and not allow_no_labels:
             raise RowProblem("missing field", "'target_ind'", f"the row has {shortened(list(record))}")
-        return text, _label_names(record.get("target_ind", []), label_names)
+        return text, named_labels(record.get("target_ind", []), label_names)
 
     return parse
 
 
-def _label_names(indices: Any, label_names: list[str] | None) -> list[str]:
+def named_labels(indices: Any, label_names: list[str] | None) -> list[str]:
+    """The names of label indices, or the indices themselves as names; `RowProblem` for what is no index."""
     if not isinstance(indices, list) or any(type(index) is not int for index in indices):
-        raise RowProblem("wrong type", f"for target_ind: {shortened(indices)}", "give a list of integers")
+        raise RowProblem("wrong type", f"for label indices: {shortened(indices)}", "give a list of integers")
     largest = _LARGEST_INDEX if label_names is None else len(label_names) - 1
     for index in indices:
         if not 0 <= index <= largest:

@@ -4,16 +4,21 @@ import csv
 import gzip
 import json
 import os
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from reprlib import repr as shortened
+from typing import IO
 
 from .rows import RowProblem
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _LARGEST_CELL = 2**27
+# What stands for standard input, and for standard output, in place of a file.
+DASH = "-"
 
 
 def check_file(path: str | os.PathLike) -> Path:
@@ -28,13 +33,10 @@ def check_file(path: str | os.PathLike) -> Path:
     return path
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
+def read_lines(path: Path | str) -> Iterator[bytes]:
     r"""Yields the lines of a plain or gzipped file, ended by `\n` only, without a byte order mark."""
-    with open(path, "rb") as file:
-        magic = file.read(2)
-    opened = gzip.open if magic == _GZIP_MAGIC else open
     number = 0
-    with opened(path, "rb") as file:
+    with _opened(path) as file:
         try:
             for number, line in enumerate(file, start=1):
                 yield line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
@@ -42,8 +44,20 @@ def read_lines(path: Path) -> Iterator[bytes]:
             raise ValueError(
                 f"{path}, after line {number}: damaged gzip file ({error}); copy or compress it again"
             ) from error
-    if not number:
+    # What a pipe brings may be nothing; a file was meant to hold something.
+    if not number and path != DASH:
         raise ValueError(f"{path} is empty; give a file with at least one row")
+
+
+@contextmanager
+def _opened(path: Path | str) -> Iterator[IO[bytes]]:
+    """A file, or standard input for `-`, unzipped where it is zipped."""
+    with nullcontext(sys.stdin.buffer) if path == DASH else open(path, "rb") as plain:
+        if plain.peek(2)[:2] != _GZIP_MAGIC:
+            yield plain
+            return
+        with gzip.open(plain) as unzipped:
+            yield unzipped
 
 
 def read_text_lines(path: Path) -> Iterator[tuple[int, str | RowProblem]]:
@@ -57,8 +71,14 @@ def read_text_lines(path: Path) -> Iterator[tuple[int, str | RowProblem]]:
 
 def read_cells(path: Path, delimiter: str) -> Iterator[tuple[int, list[str] | RowProblem]]:
     """Yields (number of the first line, cells) of each record of a delimited file, blank lines left out."""
-    csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))
     lines = (line.decode("utf-8", "surrogateescape") for line in read_lines(path))
+    for number, cells in parse_cells(lines, delimiter):
+        yield number, cells if isinstance(cells, RowProblem) or _is_utf8(cells) else _not_utf8()
+
+
+def parse_cells(lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str] | RowProblem]]:
+    """Yields what `read_cells` does, of lines with their ends."""
+    csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))
     # Not strict, a quote that is never closed would swallow the rest of the file without a word.
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
@@ -74,7 +94,7 @@ def read_cells(path: Path, delimiter: str) -> Iterator[tuple[int, list[str] | Ro
             )
             continue
         if cells:
-            yield number, cells if _is_utf8(cells) else _not_utf8()
+            yield number, cells
 
 
 def read_json_objects(path: Path) -> Iterator[tuple[int, dict | RowProblem]]:
@@ -83,10 +103,11 @@ def read_json_objects(path: Path) -> Iterator[tuple[int, dict | RowProblem]]:
         if isinstance(line, RowProblem):
             yield number, line
         elif line.strip():
-            yield number, _json_object(line)
+            yield number, parse_json_object(line)
 
 
-def _json_object(line: str) -> dict | RowProblem:
+def parse_json_object(line: str) -> dict | RowProblem:
+    """The JSON object of a line, or why it is none."""
     try:
         value = json.loads(line)
     # A deep nest exhausts the parser's stack, and an integer of 5000 digits is a plain ValueError.

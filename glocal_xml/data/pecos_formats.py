@@ -1,0 +1,88 @@
+"""Formats of PECOS: label indices, a tab and the text on a line; or lines of text and a sparse matrix of labels."""
+
+import os
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from scipy.sparse import load_npz
+
+from .repository_formats import named_labels
+from .rows import RowProblem
+from .text_files import check_file, read_text_lines
+
+_INDEXED_LINE = re.compile(rb"\d+(:[^,\t]*)?(,\d+(:[^,\t]*)?)*\t")
+
+
+def is_indexed_line(line: bytes) -> bool:
+    """Whether a line reads `label,label<tab>text`, labels being indices."""
+    return _INDEXED_LINE.match(line) is not None
+
+
+def pecos_parser(label_names: list[str] | None, allow_no_labels: bool) -> Callable[[str], tuple[str, list[str]]]:
+    """Returns the function that turns a line into (text, labels)."""
+
+    def parse(line: str) -> tuple[str, list[str]]:
+        indices, tab, text = line.partition("\t")
+        if not tab:
+            if not allow_no_labels:
+                raise RowProblem("no tab", "", "write `label,label<tab>text` with labels by their indices")
+            return line, []
+        # What follows a colon is a relevance, of which models here make no use.
+        digits = [item.partition(":")[0] for item in indices.split(",") if item]
+        if not all(item.isascii() and item.isdigit() and len(item) < 20 for item in digits):
+            raise RowProblem("labels that are no indices:", repr(indices[:50]), "write `label,label<tab>text`")
+        return text, named_labels([int(item) for item in digits], label_names)
+
+    return parse
+
+
+def matrix_file(path: Path) -> Path | None:
+    """The matrix of labels that belongs to a file of texts: `Y.trn.npz` to `X.trn.txt`; none where there is none."""
+    if not (path.name.startswith("X") and path.name.endswith(".txt")):
+        return None
+    candidate = path.with_name(f"Y{path.name[1:].removesuffix('.txt')}.npz")
+    return candidate if candidate.exists() else None
+
+
+def read_matrix_pairs(
+    path: Path, labels_path: str | os.PathLike | None, label_names: list[str] | None
+) -> Iterator[tuple[int, tuple[str, list[str]] | RowProblem]]:
+    """Yields (line number, (text, labels)) of lines of text and the rows of a SciPy matrix in `.npz`."""
+    labels_file = matrix_file(path) if labels_path is None else Path(labels_path)
+    if labels_file is None:
+        raise FileNotFoundError(
+            f"the labels of {path} are not beside it: call them Y….npz where the texts are X….txt, or pass labels_path"
+        )
+    check_file(labels_file)
+    try:
+        matrix = load_npz(labels_file).tocsr()
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{labels_file} is no sparse matrix as scipy.sparse.save_npz writes it: {error}") from error
+    return _rows(path, labels_file, matrix, label_names)
+
+
+def _rows(
+    path: Path, labels_file: Path, matrix: Any, label_names: list[str] | None
+) -> Iterator[tuple[int, tuple[str, list[str]] | RowProblem]]:
+    number, num_rows = 0, matrix.shape[0]
+    for number, text in read_text_lines(path):
+        if number > num_rows:
+            continue
+        if isinstance(text, RowProblem):
+            yield number, text
+            continue
+        row = slice(matrix.indptr[number - 1], matrix.indptr[number])
+        # A stored zero is no label.
+        indices = matrix.indices[row][matrix.data[row] != 0].tolist()
+        try:
+            yield number, (text, named_labels(indices, label_names))
+        except RowProblem as problem:
+            yield number, problem
+    if number != num_rows:
+        raise ValueError(
+            f"{path} has {number} lines, {labels_file} has {num_rows} rows; line i of one must belong to row i of the "
+            "other"
+        )

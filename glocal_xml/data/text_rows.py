@@ -1,0 +1,229 @@
+"""Texts to predict labels for, row by row from a file or a pipe, and rows written back in their order."""
+
+import csv
+import gzip
+import io
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from reprlib import repr as shortened
+from typing import IO, Any
+
+from ..atomic_file import open_atomically
+from .rows import BadRow, RowProblem
+from .text_files import DASH, check_file, parse_cells, parse_json_object, read_lines
+
+logger = logging.getLogger(__name__)
+
+TEXT_FORMATS = ("jsonl", "csv", "tsv", "lines")
+ROW_FORMATS = ("jsonl", "csv", "tsv")
+
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_FORMATS_BY_NAME = {
+    **{".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv"},
+    **{".tab": "tsv", ".txt": "lines"},
+}
+_SURROGATES = re.compile("[\ud800-\udfff]")
+# A spreadsheet takes a cell that begins like this for a formula, which may run programs or send cells away.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def format_by_name(path: str | os.PathLike) -> str | None:
+    """What the name of a file says of its format, zipped or not; nothing for names that say nothing."""
+    name = Path(path).name.lower().removesuffix(".gz")
+    return _FORMATS_BY_NAME.get(os.path.splitext(name)[1])
+
+
+def read_text_rows(
+    path: str | os.PathLike, *, file_format: str | None = None, text_column: str = "text"
+) -> Iterator[dict[str, Any]]:
+    """
+    Yields the rows of a file, plain or gzipped, one at a time and with all that they hold; the text of each is
+    `row[text_column]`, a string that may be empty.
+
+    Whatever a text is made of, it is read: bytes that are no UTF-8 and halves of surrogate pairs become U+FFFD. A row
+    that is broken as such (no JSON object, no text, cells that do not fit the header) raises [`BadRow`] with its line.
+
+    Args:
+        path: The file, or `-` for standard input.
+        file_format: One of `TEXT_FORMATS`, where "lines" is a text a line. By default what the name says; else "jsonl"
+            where the first line begins with a brace, and "lines" where it does not.
+        text_column: The field or column that holds the text.
+    """
+    if file_format not in (None, *TEXT_FORMATS):
+        raise ValueError(f"file_format is {file_format!r}, allowed are {list(TEXT_FORMATS)}; choose one of them")
+    # The size of a pipe is not known.
+    if path != DASH and not Path(path).is_fifo():
+        check_file(path)
+    return _rows(path, file_format or (None if path == DASH else format_by_name(path)), text_column)
+
+
+def _rows(path: str | os.PathLike, file_format: str | None, text_column: str) -> Iterator[dict[str, Any]]:
+    name = "standard input" if path == DASH else os.fspath(path)
+    lines = _decoded(read_lines(path), name)
+    if file_format is None:
+        seen = []
+        for line in lines:
+            seen.append(line)
+            if line.strip():
+                break
+        file_format = "jsonl" if seen and seen[-1].lstrip().startswith("{") else "lines"
+        lines = chain(seen, lines)
+    if file_format == "lines":
+        records = _plain_lines(lines, text_column)
+    elif file_format == "jsonl":
+        numbered = ((number, line.strip()) for number, line in enumerate(lines, start=1))
+        records = ((number, parse_json_object(line)) for number, line in numbered if line)
+    else:
+        records = _table_records(parse_cells(lines, _DELIMITERS[file_format]))
+    for number, record in records:
+        problem = record if isinstance(record, RowProblem) else _text_problem(record, text_column)
+        if problem is not None:
+            raise BadRow(f"{name}, line {number}: {problem}")
+        record[text_column] = _SURROGATES.sub("\ufffd", record[text_column])
+        yield record
+
+
+def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    warned = False
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError:
+            if not warned:
+                logger.warning(
+                    "%s, line %d: not UTF-8; what cannot be read is taken for U+FFFD, here and further on",
+                    name,
+                    number,
+                )
+            warned = True
+            yield line.decode("utf-8", "replace")
+
+
+def _plain_lines(lines: Iterable[str], text_column: str) -> Iterator[tuple[int, dict[str, str]]]:
+    for number, line in enumerate(lines, start=1):
+        yield number, {text_column: line.removesuffix("\n").removesuffix("\r")}
+
+
+def _table_records(
+    records: Iterator[tuple[int, list[str] | RowProblem]],
+) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
+    number, header = next(records, (1, []))
+    if isinstance(header, RowProblem):
+        yield number, header
+        return
+    header = [name.strip() for name in header]
+    if len(set(header)) < len(header):
+        twice = next(name for i, name in enumerate(header) if name in header[:i])
+        yield number, RowProblem("two columns", f"called {twice!r}", "give each a name of its own")
+        return
+    for number, cells in records:
+        if isinstance(cells, RowProblem) or len(cells) == len(header):
+            yield number, cells if isinstance(cells, RowProblem) else dict(zip(header, cells, strict=True))
+        else:
+            detail = f"({len(cells)} where the header has {len(header)})"
+            yield number, RowProblem("wrong number of cells", detail, "quote cells that hold the delimiter")
+
+
+def _text_problem(record: dict[str, Any], text_column: str) -> RowProblem | None:
+    if text_column not in record:
+        remedy = f"it has {shortened(list(record))}: name the column of the text by text_column"
+        return RowProblem("no text", f"called {text_column!r}", remedy)
+    if not isinstance(record[text_column], str):
+        return RowProblem("wrong type", f"for the text: {shortened(record[text_column])}", "the text must be a string")
+    return None
+
+
+def write_rows(rows: Iterable[dict[str, Any]], path: str | os.PathLike, *, file_format: str | None = None) -> int:
+    """
+    Writes rows as they come and returns their number. A file is there when it is whole, and not before.
+
+    JSON lines hold every value as it is. CSV and TSV are for spreadsheets: their columns are those of the first row;
+    values that are neither strings nor numbers are written as JSON; a cell that a spreadsheet would take for a formula
+    gets a `'` in front; CSV begins with a byte order mark, without which Excel reads it as Latin-1.
+
+    Args:
+        rows: What to write.
+        path: The file, or `-` for standard output, which gets each row at once.
+        file_format: One of `ROW_FORMATS`; by default what the name says, or else "jsonl".
+    """
+    file_format = row_format(path, file_format)
+    lines = 0
+    with _opened(path) as file:
+        for line in format_rows(rows, file_format):
+            lines += 1
+            # Half of a surrogate pair becomes the escape that JSON has for it.
+            file.write(line.encode("utf-8", "backslashreplace"))
+            if path == DASH:
+                file.flush()
+    # The first is what comes before all rows.
+    return lines - 1
+
+
+@contextmanager
+def _opened(path: str | os.PathLike) -> Iterator[IO[bytes]]:
+    """Standard output, or a file, zipped where its name says so."""
+    if path == DASH:
+        yield sys.stdout.buffer
+        return
+    with open_atomically(path) as file:
+        if not os.fspath(path).endswith(".gz"):
+            yield file
+            return
+        with gzip.open(file, "wb") as zipped:
+            yield zipped
+
+
+def row_format(path: str | os.PathLike, file_format: str | None = None) -> str:
+    """The format to write rows in: the one asked for, what the name of the file says, or JSON lines."""
+    found = file_format or format_by_name(path) or "jsonl"
+    if found not in ROW_FORMATS:
+        raise ValueError(f"rows cannot be written as {found!r}, allowed are {list(ROW_FORMATS)}; choose one of them")
+    return found
+
+
+def format_rows(rows: Iterable[dict[str, Any]], file_format: str) -> Iterator[str]:
+    """Yields what comes before the rows of a format, which may be empty, and then each row with its line end."""
+    if file_format == "jsonl":
+        yield ""
+        for row in rows:
+            yield json.dumps(row, ensure_ascii=False) + "\n"
+        return
+    rows = iter(rows)
+    first = next(rows, None)
+    columns = [] if first is None else list(first)
+    mark, end = ("\ufeff", "\r\n") if file_format == "csv" else ("", "\n")
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, delimiter=_DELIMITERS[file_format], lineterminator=end)
+
+    def line(cells: Sequence[Any]) -> str:
+        buffer.seek(0)
+        buffer.truncate()
+        writer.writerow([_cell(value) for value in cells])
+        return buffer.getvalue()
+
+    yield "" if first is None else mark + line(columns)
+    warned = False
+    for row in chain([] if first is None else [first], rows):
+        extra = row.keys() - columns
+        if extra and not warned:
+            logger.warning("left out %s, which the first row does not have; jsonl keeps all", sorted(extra))
+            warned = True
+        yield line([row.get(column) for column in columns])
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, int | float):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?\d+([.,]\d+)?([eE][-+]?\d+)?", text) is not None
