@@ -1,6 +1,7 @@
 """The families, and their registration with the Auto classes."""
 
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+from transformers.pipelines import PIPELINE_REGISTRY
 
 from .adaptive_clusters import AdaptiveLabelClusters
 from .configuration_aplc_xlnet import APLCXLNetConfig
@@ -16,6 +17,7 @@ from .modeling_light_attention import LightAttentionForMultiLabel
 from .modeling_me_xml import MEXMLForMultiLabel
 from .modeling_output import XMTCOutput
 from .modeling_word_lstm import WordLSTMModel
+from .pipeline_xmtc import TASK, ExtremeMultiLabelPipeline
 
 # A new family is one more row.
 FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
@@ -32,12 +34,15 @@ for config_class, model_class in FAMILIES.items():
     # Saved checkpoints carry the code, so that they load with `trust_remote_code=True` where the package is absent.
     config_class.register_for_auto_class()
     model_class.register_for_auto_class("AutoModel")
+PIPELINE_REGISTRY.register_pipeline(TASK, pipeline_class=ExtremeMultiLabelPipeline, pt_model=AutoModel)
 
 __all__ = [
     "FAMILIES",
+    "TASK",
     "APLCXLNet",
     "APLCXLNetConfig",
     "AdaptiveLabelClusters",
+    "ExtremeMultiLabelPipeline",
     "GlocalXMLConfig",
     "GlocalXMLForMultiLabel",
     "LightAttentionConfig",

@@ -7,6 +7,9 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
+
+from .calibration import check_calibration
 
 # Not used here: a checkpoint brings it along, and importing it makes the encoder of this package known.
 from .configuration_word_lstm import WordLSTMConfig
@@ -34,6 +37,11 @@ class XMTCConfig(PreTrainedConfig):
             was the fastest on two CPU cores, a GPU may gain from more.
         initializer_range (`float`, *optional*, defaults to 0.02):
             Standard deviation of freshly made label embeddings.
+        calibration (`dict`, *optional*):
+            What `glocal-xml calibrate` found on texts held out: `temperature`, `threshold`, the `f` that it is best
+            for (micro, macro or samples), `beta` and the number of `texts`. Applied on request alone.
+        problem_type (`str`, *optional*, defaults to `"multi_label_classification"`):
+            Tells Transformers' own text-classification pipeline that the probability of a label is a sigmoid.
     """
 
     sub_configs_defaults = {"encoder": SubConfigSpec(config_class=AutoConfig, model_type="bert")}
@@ -45,6 +53,21 @@ class XMTCConfig(PreTrainedConfig):
     max_logits_labels: int = 50_000
     label_chunk_bytes: int = 8 * 2**20
     initializer_range: float | int = 0.02
+    calibration: dict | None = None
+    problem_type: str | None = "multi_label_classification"
+
+    def __post_init__(self, **kwargs: Any):
+        # Where this package is, its pipeline is registered, and no code beside the weights need be trusted for it.
+        if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
+            kwargs.pop("custom_pipelines", None)
+        super().__post_init__(**kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields but the names of the labels, which are kept in `labels.txt`."""
+        fields_of_config = super().to_dict()
+        for name in ("id2label", "label2id"):
+            fields_of_config.pop(name, None)
+        return fields_of_config
 
     @property
     def hidden_size(self) -> int:
@@ -66,6 +89,10 @@ class XMTCConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
         if self.max_logits_labels < 0:
             raise ValueError(f"`max_logits_labels` must not be negative, got {self.max_logits_labels}; 0 means never.")
+
+    def validate_calibration(self):
+        """Part of the same checks."""
+        check_calibration(self.calibration)
 
 
 def make_config(config_class: type[AnyConfig], user_fields: dict[str, Any], **own_fields: Any) -> AnyConfig:

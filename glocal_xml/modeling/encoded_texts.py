@@ -21,8 +21,9 @@ class EncodedTexts:
     def document_token(self, layer: int) -> torch.Tensor:
         """State of the token that stands for the text: the first attended one, for XLNet the last."""
         hidden_states = self.hidden_states[layer]
-        texts = torch.arange(len(hidden_states), device=hidden_states.device)
-        return hidden_states[texts, self.document_positions]  # (texts, hidden)
+        # Not indexed by text and position, which `torch.export` takes for at least two texts.
+        places = self.document_positions.view(-1, 1, 1).expand(-1, 1, hidden_states.shape[2])
+        return hidden_states.gather(1, places).squeeze(1)  # (texts, hidden)
 
     def in_input_order(self, weights: torch.Tensor) -> torch.Tensor:
         """Puts one value per token, of shape (texts, anything, tokens), back to where the tokens stood."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from transformers.configuration_utils import PreTrainedConfig
 
 PADDING_LABEL = -100
 
@@ -40,13 +41,24 @@ def check_inputs(
             f"`attention_mask` has the shape {tuple(attention_mask.shape)}, `input_ids` {tuple(input_ids.shape)}; "
             "they must be equal."
         )
-    if not attention_mask.any(dim=1).all():
+    # An exported program cannot decide by what texts hold.
+    if not torch.compiler.is_exporting() and not attention_mask.any(dim=1).all():
         row = attention_mask.any(dim=1).int().argmin().item()
         raise ValueError(
             f"Text {row} of the batch has no attended token; tokenise with special tokens, so that an empty text "
             "still has some."
         )
     return attention_mask
+
+
+def check_all_logits(config: PreTrainedConfig) -> None:
+    """Refuses a caller that reads the logits of all labels, where a model gives none."""
+    if config.num_labels > config.max_logits_labels:
+        raise ValueError(
+            f"This pipeline reads the logits of all labels; the model gives them for up to {config.max_logits_labels} "
+            f'labels and has {config.num_labels}: take `pipeline("extreme-multi-label-classification")`, or raise '
+            "`config.max_logits_labels`."
+        )
 
 
 def check_labels(labels: torch.Tensor, num_labels: int, num_texts: int) -> torch.Tensor:
@@ -92,6 +104,21 @@ def check_label_ids(label_ids: torch.Tensor, num_labels: int, input_ids: torch.T
             f"`label_ids` must lie in 0 to {num_labels - 1}, got {label_ids.min().item()} to {label_ids.max().item()}."
         )
     return label_ids.expand(len(input_ids), -1).long()
+
+
+def check_candidate_ids(candidate_ids: Sequence[int] | torch.Tensor, num_labels: int) -> torch.Tensor:
+    """Checks labels to choose from; returns their ids as a tensor."""
+    ids = torch.as_tensor(candidate_ids)
+    if ids.dtype not in (torch.int64, torch.int32) or ids.dim() != 1 or len(ids) == 0:
+        raise ValueError(
+            "`candidate_ids` must be integers of the shape (candidates,) with at least one, "
+            f"got {ids.dtype} of shape {tuple(ids.shape)}; leave it out to choose from all labels."
+        )
+    if not (ids.min() >= 0 and ids.max() < num_labels):
+        raise ValueError(
+            f"`candidate_ids` must lie in 0 to {num_labels - 1}, got {ids.min().item()} to {ids.max().item()}."
+        )
+    return ids.long()
 
 
 def check_label_counts(label_counts: Sequence[int] | torch.Tensor, num_labels: int) -> torch.Tensor:

@@ -99,12 +99,16 @@ class LabelAttention(LabelScorer):
     def own_logits(
         self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], label_ids: slice | torch.Tensor
     ) -> torch.Tensor:
-        if isinstance(label_ids, slice):
-            read = self._read_run(features, label_ids)  # (texts, labels, mlp)
+        # Text by text is for a known number of texts of known lengths, which an exported program does not have.
+        if isinstance(label_ids, slice) and not torch.compiler.is_exporting():
+            queries = label_rows(self.label_embeddings, label_ids)  # (labels, label size)
+            # Text by text: less memory, which stays in the cache, and no work on padding.
+            logits = torch.stack([self._scores(_read(queries, *text)) for text in self._texts(features)])
         else:
             values = features[1]
             read = self._own_attention(features, label_ids).to(values.dtype) @ values  # (texts, chosen, mlp)
-        logits, bias = self._scores(read), label_biases(self.label_embeddings, label_ids)  # (texts, labels)
+            logits = self._scores(read)
+        bias = label_biases(self.label_embeddings, label_ids)
         return logits if bias is None else logits + bias
 
     def candidate_logits(
@@ -144,11 +148,6 @@ class LabelAttention(LabelScorer):
         )
         return fused_loss(compute, inputs, 1 / (labels.shape[0] * self.num_labels))
 
-    def _read_run(self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor], labels: slice) -> torch.Tensor:
-        """What a run of labels reads in each text, text by text: less memory, and no work on padding."""
-        queries = label_rows(self.label_embeddings, labels)  # (labels, label size)
-        return torch.stack([_read(queries, *text) for text in self._texts(features)])  # (texts, labels, mlp)
-
     def _texts(
         self, features: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -160,8 +159,9 @@ class LabelAttention(LabelScorer):
     def _scores(self, read: torch.Tensor) -> torch.Tensor:
         """What labels read, folded through the first layer of the MLP, to one score each."""
         for layer in self.mlp_further:
-            read = shared_linear(layer, nn.functional.relu(read), self.shard)
-        return shared_linear(self.mlp_output, nn.functional.relu(read), self.shard).squeeze(-1)
+            read = shared_linear(layer, torch.relu_(read), self.shard)
+        # In place: what was read is the largest thing here, and needed no more.
+        return shared_linear(self.mlp_output, torch.relu_(read), self.shard).squeeze(-1)
 
     def _further_parameters(self) -> Iterator[torch.Tensor]:
         for layer in self.mlp_further:

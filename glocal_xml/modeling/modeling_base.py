@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
+from .chosen_labels import rank_candidates
 from .encoded_texts import EncodedTexts, encode_texts
-from .input_checks import check_label_ids, check_labels
+from .input_checks import check_all_logits, check_label_ids, check_labels
 from .label_attention import LabelAttention
 from .label_ranking import RunningTopK
 from .label_scorer import label_chunks
@@ -145,6 +146,7 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         labels: torch.Tensor | None = None,
         top_k: int | None = None,
         output_logits: bool | None = None,
+        use_cache: bool | None = None,
     ) -> XMTCOutput:
         """
         Args:
@@ -155,8 +157,13 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
             top_k: Number of labels to return in evaluation mode; the configuration's by default.
             output_logits: Whether to return the logits of all labels; by default in evaluation mode, up to
                 `config.max_logits_labels` labels.
+            use_cache: Set by Transformers' own classification pipelines, which read all logits and nothing else.
         """
+        if use_cache is not None:
+            check_all_logits(self.config)
         features = self.text_features(input_ids, attention_mask, token_type_ids)
+        if use_cache is not None:
+            return XMTCOutput(logits=self.scan_labels(features, output_logits=True).logits)
         if labels is not None:
             labels = check_labels(labels, self.config.num_labels, len(input_ids))
         if self.training and labels is not None and not output_logits:
@@ -175,30 +182,29 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         top_k = self._check_top_k(top_k)
         heads, shard = self.branch_heads(), self.label_shard
         own_features = {name: shard.shared(values) for name, values in features.items()}
-        best, branch_best = RunningTopK(top_k), {name: RunningTopK(top_k) for name in heads}
-        kept, terms = [], {}
+        ranking, kept, terms = RunningTopK(top_k), [], {}
         size = min(head.chunk_size(features[name]) for name, head in heads.items())
         for chunk in label_chunks(shard.size, size):
             logits, first_label = self.own_branch_logits(own_features, chunk), shard.first + chunk.start
             final = mean_probability_logits(list(logits.values()))  # (texts, labels of the chunk)
-            best.update(final, first_label)
-            for name, ranking in branch_best.items():
-                ranking.update(logits[name], first_label)
+            # Rankings of branches are further rows of one: it costs by the number of its steps, not of its rows.
+            rows = [final, *logits.values()] if len(heads) > 1 else [final]
+            ranking.update(torch.cat(rows), first_label)
             if labels is not None:
                 for name, part in self.run_loss_terms(logits, labels, first_label).items():
                     terms[name] = terms.get(name, 0.0) + part / (len(labels) * num_labels)
             if output_logits:
                 kept.append(final)
-        for ranking in (best, *branch_best.values()):
-            shard.merge(ranking)
+        shard.merge(ranking)
+        top_k_ids, *branch_ids = ranking.ids.split(len(final))
         if labels is not None:
             terms = {name: shard.sum(term) for name, term in terms.items()}
             terms |= self.further_loss_terms(features, labels)
         output = XMTCOutput(
             logits=shard.collect(lambda own: torch.cat(kept, dim=1), slice(num_labels)) if output_logits else None,
-            top_k_ids=best.ids,
-            top_k_scores=best.scores.sigmoid(),
-            branch_top_k_ids={name: ranking.ids for name, ranking in branch_best.items()} if len(heads) > 1 else None,
+            top_k_ids=top_k_ids,
+            top_k_scores=ranking.scores[: len(final)].sigmoid(),
+            branch_top_k_ids=dict(zip(heads, branch_ids, strict=True)) if len(heads) > 1 else None,
         )
         return with_loss(output, terms)
 
@@ -209,10 +215,20 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         top_k: int | None = None,
+        candidate_ids: Sequence[int] | torch.Tensor | None = None,
     ) -> XMTCOutput:
-        """The best labels of each text, in evaluation mode and without keeping all scores."""
+        """
+        The best labels of each text, in evaluation mode and without keeping all scores.
+
+        Args:
+            top_k: Number of labels to return; the configuration's by default, and no more than there are.
+            candidate_ids: The labels to choose from, the same for every text; each of them is scored, also where a
+                label tree or a shortlist would pass it over. All labels by default.
+        """
         with evaluation_mode(self):
             features = self.text_features(input_ids, attention_mask, token_type_ids)
+            if candidate_ids is not None:
+                return rank_candidates(self, features, candidate_ids, self._check_top_k(top_k))
             return self.scan_labels(features, top_k=top_k, output_logits=False)
 
     @torch.no_grad()
@@ -235,6 +251,15 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         logits["final"] = mean_probability_logits(list(logits.values()))
         return {name: scores.sigmoid() for name, scores in logits.items()}
 
+    def attention_heads(self) -> dict[str, LabelAttention]:
+        """The heads of the branches with label-word attention, of which there must be one."""
+        heads = {name: head for name, head in self.branch_heads().items() if isinstance(head, LabelAttention)}
+        if not heads:
+            raise ValueError(
+                f"This model has no label-word attention: its branches are {', '.join(self.branch_heads())}."
+            )
+        return heads
+
     @torch.no_grad()
     def label_word_attention(
         self,
@@ -251,11 +276,7 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
             label_ids: The same labels for every text, of shape (chosen,), or labels per text, (texts, chosen).
             branch: Which branch with label-word attention is meant; by default the first.
         """
-        heads = {name: head for name, head in self.branch_heads().items() if isinstance(head, LabelAttention)}
-        if not heads:
-            raise ValueError(
-                f"This model has no label-word attention: its branches are {', '.join(self.branch_heads())}."
-            )
+        heads = self.attention_heads()
         branch = next(iter(heads)) if branch is None else branch
         if branch not in heads:
             raise ValueError(f"`branch` must be one with label-word attention, {', '.join(heads)}, got {branch!r}.")

@@ -8,8 +8,9 @@ from transformers import AutoModel, PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
 from .configuration_base import XMTCConfig, make_config
-from .label_names import check_label_names, find_label_names, write_label_names
+from .label_names import LABELS_FILE, check_label_names, find_label_names, write_label_names
 from .modeling_word_lstm import WordLSTMModel
+from .pipeline_xmtc import TASK, ExtremeMultiLabelPipeline
 
 
 class EncoderWithLabelNames(PreTrainedModel):
@@ -65,11 +66,15 @@ class EncoderWithLabelNames(PreTrainedModel):
                 encoder = AutoModel.from_pretrained(encoder_name_or_path, **options)
             except TypeError as error:
                 raise ValueError(f"The encoder does not take the options {encoder_options}: {error}.") from error
+        # A copy: the composite would reset the attention implementation of the live object.
+        encoder_fields = encoder.config.to_dict()
+        if os.path.isdir(encoder_fields.get("_name_or_path", "")):
+            # Where a machine keeps its files concerns nobody who loads the model.
+            del encoder_fields["_name_or_path"]
         config = make_config(
             cls.config_class,
             config_fields,
-            # A copy: the composite would reset the attention implementation of the live object.
-            encoder=encoder.config.to_dict(),
+            encoder=encoder_fields,
             attn_implementation=encoder.config._attn_implementation,
             num_labels=len(label_names) if num_labels is None else num_labels,
             # Trainer compares them with the tokenizer's.
@@ -87,23 +92,31 @@ class EncoderWithLabelNames(PreTrainedModel):
                 raise ValueError(f"{len(label_names)} label names for a model of {self.config.num_labels} labels.")
             check_label_names(label_names)
         self.label_names = None if label_names is None else list(label_names)
+        self.config.id2label = self.config.label2id = None
+        # Transformers' own pipeline reads names here; beyond this many labels it has no logits to name.
+        if self.config.num_labels <= self.config.max_logits_labels:
+            names = self.label_names or [f"LABEL_{i}" for i in range(self.config.num_labels)]
+            self.config.id2label = dict(enumerate(names))
+            self.config.label2id = {name: i for i, name in enumerate(names)}
 
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
         """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
-        if kwargs.get("push_to_hub"):
-            # It uploads only what it wrote itself, which the label names are not.
-            raise ValueError(
-                "`save_pretrained(push_to_hub=True)` would leave out label names; use `push_to_hub(repo)`."
-            )
         if self.should_save_on_this_rank(is_main_process):
             # The code is saved under one Auto class; people also ask for the other.
             if self._auto_class is not None:
-                code = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
                 known = getattr(self.config, "auto_map", None) or {}
-                self.config.auto_map = {**known, "AutoModelForSequenceClassification": code}
+                self.config.auto_map = {**known, "AutoModelForSequenceClassification": _code_name(type(self))}
+                self.config.custom_pipelines = {
+                    TASK: {"impl": _code_name(ExtremeMultiLabelPipeline), "pt": ["AutoModel"]}
+                }
             if self.label_names is not None:
                 write_label_names(save_directory, self.label_names)
         return super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
+
+    def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
+        # With `push_to_hub` all is sent that is newer than these, and label names are written before they are taken.
+        times = super()._get_files_timestamps(working_dir)
+        return {name: time for name, time in times.items() if name != LABELS_FILE}
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
@@ -112,9 +125,13 @@ class EncoderWithLabelNames(PreTrainedModel):
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         names = find_label_names(pretrained_model_name_or_path, **kwargs)
         # A checkpoint loaded into another label space has no use for the old names.
-        if names is not None and len(names) == model.config.num_labels:
-            model.set_label_names(names)
+        model.set_label_names(names if names is not None and len(names) == model.config.num_labels else None)
         return loaded
+
+
+def _code_name(code: type) -> str:
+    """Where code that travels with a checkpoint finds a class."""
+    return f"{code.__module__.rsplit('.', 1)[-1]}.{code.__name__}"
 
 
 def _new_encoder(config: PreTrainedConfig) -> PreTrainedModel:

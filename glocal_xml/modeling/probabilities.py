@@ -1,5 +1,7 @@
 """Probabilities of several heads as logits, so that nothing saturates and no digit is lost."""
 
+from functools import reduce
+
 import torch
 from torch import nn
 
@@ -8,9 +10,9 @@ def mean_probability_logits(logits: list[torch.Tensor]) -> torch.Tensor:
     """The logits whose sigmoid is the mean of the sigmoids of several."""
     if len(logits) == 1:
         return logits[0]
-    stacked = torch.stack(logits)  # (branches, texts, labels)
     log_sigmoid = nn.functional.logsigmoid
-    return log_sigmoid(stacked).logsumexp(dim=0) - log_sigmoid(-stacked).logsumexp(dim=0)
+    log_yes = reduce(torch.logaddexp, map(log_sigmoid, logits))
+    return log_yes - reduce(torch.logaddexp, (log_sigmoid(-scores) for scores in logits))
 
 
 def product_logits(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from conftest import ENCODER_CONFIGS
 from huggingface_hub.errors import StrictDataclassError
+from tiny_encoders import ENCODER_CONFIGS
 from transformers import AutoModel
 
 from glocal_xml.modeling import APLCXLNet, APLCXLNetConfig

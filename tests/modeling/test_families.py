@@ -11,8 +11,9 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from plain_adaptive_clusters import plain_clusters_loss
 from plain_candidates import make_tree, plain_candidate_loss
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, pipeline
 
+from glocal_xml.data.word_tokenizer import train_word_tokenizer
 from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, LightAttentionConfig, MEXMLConfig
 from glocal_xml.modeling.label_attention import LabelAttention
 from glocal_xml.training.rowwise_adamw import RowwiseAdamW
@@ -307,6 +308,43 @@ def test_prediction_and_chosen_labels_agree_with_forward(model):
     torch.testing.assert_close(same_for_all["final"], output.logits.sigmoid()[:, [7, 2]])
 
 
+def test_best_of_chosen_labels_is_the_full_ranking_filtered(model):
+    batch = make_batch(model)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        logits = model(**inputs, output_logits=True).logits
+        features = model.text_features(**inputs)
+        branches = model.branch_logits(features, slice(0, NUM_LABELS))
+    # Chunks of two labels for the eight texts.
+    for name, head in model.branch_heads().items():
+        head.chunk_bytes = 16 * head.bytes_per_label(features[name])
+    for number in (1, 9, NUM_LABELS):
+        candidates = torch.randperm(NUM_LABELS)[:number]
+        left_out = torch.ones(NUM_LABELS, dtype=torch.bool)
+        left_out[candidates] = False
+
+        def ranking(scores, left_out=left_out, number=number):
+            scores, ids = scores.masked_fill(left_out, -torch.inf).sort(dim=1, descending=True, stable=True)
+            return scores[:, : min(5, number)], ids[:, : min(5, number)]
+
+        # Told of some labels twice.
+        best = model.predict_top_k(**inputs, top_k=5, candidate_ids=torch.cat([candidates, candidates[:3]]))
+        scores, ids = ranking(logits)
+        assert torch.equal(best.top_k_ids, ids)
+        torch.testing.assert_close(best.top_k_scores, scores.sigmoid())
+        assert (best.branch_top_k_ids is None) == (len(branches) == 1)
+        for name, ids in (best.branch_top_k_ids or {}).items():
+            assert torch.equal(ids, ranking(branches[name])[1])
+
+
+@pytest.mark.parametrize("ids", [[NUM_LABELS], [-1], [], [0.5], [[1, 2]]])
+def test_bad_candidates_are_refused(make_model, ids):
+    from tiny_encoders import ENCODER_CONFIGS
+
+    with pytest.raises(ValueError, match="candidate_ids"):
+        make_model(ENCODER_CONFIGS["bert"]()).predict_top_k(torch.tensor([[7, 8]]), candidate_ids=ids)
+
+
 def test_label_word_attention(model):
     if not any(isinstance(head, LabelAttention) for head in model.branch_heads().values()):
         with pytest.raises(ValueError, match="no label-word attention"):
@@ -355,7 +393,7 @@ import sys
 sys.modules["glocal_xml"] = None
 
 import torch
-from transformers import AutoModel, AutoModelForSequenceClassification
+from transformers import AutoModel, AutoModelForSequenceClassification, pipeline
 
 folder, batch = json.loads(sys.stdin.read())
 batch = {name: torch.tensor(value) for name, value in batch.items()}
@@ -366,13 +404,17 @@ for auto_class in (AutoModel, AutoModelForSequenceClassification):
 model.save_pretrained(folder + "-again")
 again = AutoModel.from_pretrained(folder + "-again", trust_remote_code=True)
 assert torch.equal(again(**batch).logits, output.logits)
-print(json.dumps([output.logits.tolist(), again.label_names]))
+# So is that of the pipeline, which is found with and without its name.
+pipe = pipeline("extreme-multi-label-classification", model=folder, trust_remote_code=True)
+pipe.save_pretrained(folder + "-pipeline")
+pipe = pipeline(model=folder + "-pipeline", trust_remote_code=True)
+print(json.dumps([output.logits.tolist(), again.label_names, pipe(["apple moon", ""], top_k=3, branch_scores=True)]))
 """
 
 
 @pytest.mark.parametrize("family", sorted({config.model_type for config, _ in CASES.values()}))
 def test_loads_as_remote_code_without_the_package(family, tmp_path):
-    from conftest import ENCODER_CONFIGS
+    from tiny_encoders import ENCODER_CONFIGS, WORDS
 
     config_class, fields = CASES[family]
     # Whose code comes with the checkpoint too.
@@ -381,15 +423,20 @@ def test_loads_as_remote_code_without_the_package(family, tmp_path):
     tell_about_labels(model)
     model.eval().set_label_names([f"name {i}" for i in range(NUM_LABELS)])
     model.save_pretrained(tmp_path / "model")
+    train_word_tokenizer([" ".join(WORDS)], min_texts=1).save_pretrained(tmp_path / "model")
     batch = make_batch(model)
     payload = json.dumps([str(tmp_path / "model"), {name: value.tolist() for name, value in batch.items()}])
     process = subprocess.run(
         [sys.executable, "-c", REMOTE], input=payload, capture_output=True, text=True, cwd=tmp_path
     )
     assert process.returncode == 0, process.stderr
-    logits, names = json.loads(process.stdout.splitlines()[-1])
+    logits, names, labels = json.loads(process.stdout.splitlines()[-1])
     torch.testing.assert_close(torch.tensor(logits), model(**batch).logits)
     assert names == model.label_names
+    pipe = pipeline("extreme-multi-label-classification", model=str(tmp_path / "model"))
+    for rows, expected in zip(labels, pipe(["apple moon", ""], top_k=3), strict=True):
+        assert [row["label"] for row in rows] == [row["label"] for row in expected]
+        assert list(rows[0]["branch_scores"]) == list(model.branch_heads())
 
 
 def dense(gradient):
@@ -460,7 +507,7 @@ def share_of_labels_found(model, batch):
 
 def test_overfits_eight_texts(make_model):
     """On one encoder, since it takes long; models as small as these fit at one of two rates, or at both."""
-    from conftest import ENCODER_CONFIGS
+    from tiny_encoders import ENCODER_CONFIGS
 
     shares = []
     for rate in (3e-3, 1e-2):
@@ -511,7 +558,7 @@ def test_gradient_checkpointing(model):
 
 @pytest.mark.parametrize("family", sorted(CASES))
 def test_half_a_million_labels(family, tmp_path):
-    from conftest import ENCODER_CONFIGS
+    from tiny_encoders import ENCODER_CONFIGS
 
     config_class, fields = CASES[family]
     config = config_class(
@@ -561,7 +608,7 @@ BAD_INPUTS = {
 
 @pytest.mark.parametrize("bad", sorted(BAD_INPUTS))
 def test_bad_input_is_refused_with_a_remedy(make_model, bad):
-    from conftest import ENCODER_CONFIGS
+    from tiny_encoders import ENCODER_CONFIGS
 
     model = make_model(ENCODER_CONFIGS["bert"]()).eval()
     inputs, message = BAD_INPUTS[bad]
@@ -571,7 +618,7 @@ def test_bad_input_is_refused_with_a_remedy(make_model, bad):
 
 @pytest.mark.parametrize("ids", [torch.tensor([NUM_LABELS]), torch.tensor([-1]), torch.tensor([0.5]), torch.tensor(3)])
 def test_bad_chosen_labels_are_refused(make_model, ids):
-    from conftest import ENCODER_CONFIGS
+    from tiny_encoders import ENCODER_CONFIGS
 
     with pytest.raises(ValueError, match="label_ids"):
         make_model(ENCODER_CONFIGS["bert"]()).score_labels(ids, torch.tensor([[7, 8]]))

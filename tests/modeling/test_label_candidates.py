@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from conftest import ENCODER_CONFIGS
 from huggingface_hub.errors import StrictDataclassError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_candidates import children_of, leads_to, make_tree, plain_candidate_loss, plain_candidates
+from tiny_encoders import ENCODER_CONFIGS
 
 from glocal_xml.modeling import GlocalXMLConfig, GlocalXMLForMultiLabel, MEXMLConfig, MEXMLForMultiLabel
 from glocal_xml.modeling.label_candidates import Candidates, CandidateTree, best_nodes

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ENCODER_CONFIGS
+from tiny_encoders import ENCODER_CONFIGS
 from transformers import AutoModel, BertConfig
 from transformers.distributed import DistributedConfig
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import ENCODER_CONFIGS
 from huggingface_hub.errors import StrictDataclassError
 from plain_label_attention import plain_loss
+from tiny_encoders import ENCODER_CONFIGS
 from torch import nn
 from transformers import AutoConfig, AutoModel
 

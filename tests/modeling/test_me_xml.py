@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from conftest import ENCODER_CONFIGS
 from huggingface_hub.errors import StrictDataclassError
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_encoders import ENCODER_CONFIGS
 from transformers import AutoModel
 
 from glocal_xml.modeling import MEXMLConfig, MEXMLForMultiLabel

@@ -1,0 +1,263 @@
+"""From texts to the names of their labels: `pipeline("extreme-multi-label-classification")`."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from transformers import Pipeline
+from transformers.pipelines.pt_utils import PipelineDataset, PipelineIterator
+
+from .calibration import calibrated
+from .chosen_labels import rank_candidates
+from .input_checks import position_limit
+from .text_windows import checked_overlap, readable_text, text_start, text_windows
+from .window_scores import WINDOW_SCORES, best_of_windows, window_features
+
+TASK = "extreme-multi-label-classification"
+CALIBRATED = "calibrated"
+# Of a text, where a threshold decides; as many as calibration looks at unless told otherwise.
+_MOST_LABELS = 100
+
+
+class ExtremeMultiLabelPipeline(Pipeline):
+    """
+    Tags texts with the best of many labels.
+
+    ```py
+    tag = pipeline("extreme-multi-label-classification", model="outputs/demo")
+    tag("a small text editor for GNOME", top_k=2)
+    # [{'label': 'role::program', 'score': 0.88}, {'label': 'uitoolkit::gtk', 'score': 0.74}]
+    ```
+
+    What a call may be told (`__call__`), the pipeline may be told once and for all when it is made.
+    """
+
+    _load_processor = False
+    _load_image_processor = False
+    _load_video_processor = False
+    _load_feature_extractor = False
+    _load_tokenizer = True
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.model.eval()
+
+    def __call__(self, inputs: str | Iterable[str], **options: Any) -> Any:
+        """
+        The best labels of one text, of each of a list, or, one after the other, of each of a dataset or generator.
+
+        Args:
+            inputs: A text, or several.
+            top_k (`int`, *optional*): Most labels of a text; `config.top_k` by default, with a threshold 100.
+            threshold (`float` or `"calibrated"`, *optional*): Leaves out labels that score less; `"calibrated"` stands
+                for the threshold that calibration found, on calibrated scores.
+            candidate_labels (`list[str]`, *optional*): Names of the labels to choose from; all by default.
+            branch_scores (`bool`, *optional*): Whether to give the score of each branch or expert too, as it is
+                before calibration.
+            calibrated (`bool`, *optional*): Whether scores are to be calibrated ones.
+            windows (`str`, *optional*): How a text longer than the model reads is scored: not at all beyond that by
+                default; by windows over all of it, the score of a label being the `"max"` or the `"mean"` of them. The
+                labels of a text are found among the best of its windows.
+            window_overlap (`int`, *optional*): Most tokens that a window shares with the one before; a quarter of it
+                by default.
+            batch_size (`int`, *optional*): How many texts go through the model together.
+
+        Returns:
+            For a text a list of `{"label": name, "score": probability}`, best first, with `"branch_scores"` on
+            request; for several texts as many such lists.
+        """
+        if isinstance(inputs, Mapping):
+            raise ValueError(f"Give a text or a list of texts, not a mapping with the keys {list(inputs)[:5]}.")
+        if isinstance(inputs, Iterator):
+            # The base class knows generators alone.
+            inputs = (text for text in inputs)
+        elif not isinstance(inputs, str | Dataset) and isinstance(inputs, Iterable):
+            # Such as a tuple or a column of a dataset.
+            inputs = list(inputs)
+            if not inputs:
+                return []
+        return super().__call__(inputs, **options)
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens of a text that the model reads; `None` where there is no limit."""
+        limit = position_limit(self.model.encoder)
+        length = min(self.tokenizer.model_max_length, self.tokenizer.model_max_length if limit is None else limit)
+        # What tokenizers say that were not told of any.
+        return None if length > 10**9 else length
+
+    def _sanitize_parameters(
+        self,
+        top_k: int | None = None,
+        threshold: float | str | None = None,
+        candidate_labels: list[str] | None = None,
+        branch_scores: bool | None = None,
+        calibrated: bool | None = None,
+        windows: str | None = None,
+        window_overlap: int | None = None,
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        if top_k is not None and (not isinstance(top_k, int) or top_k < 1):
+            raise ValueError(f"`top_k` must be a whole number of at least 1, got {top_k!r}.")
+        if windows not in (None, *WINDOW_SCORES):
+            raise ValueError(f"`windows` must be one of {', '.join(WINDOW_SCORES)}, or None, got {windows!r}.")
+        temperature = None
+        if calibrated or threshold == CALIBRATED:
+            calibration = self._calibration()
+            temperature = calibration["temperature"]
+            threshold = calibration["threshold"] if threshold == CALIBRATED else threshold
+        elif calibrated is False:
+            # Which changes nothing, also where the pipeline was made for calibrated scores.
+            temperature = 1.0
+        if threshold is not None and not (isinstance(threshold, int | float) and 0 <= threshold <= 1):
+            raise ValueError(f"`threshold` must lie in 0 to 1, or be {CALIBRATED!r}, got {threshold!r}.")
+        candidate_ids = None if candidate_labels is None else self._label_ids(candidate_labels)
+        stages = (
+            {"windows": windows, "window_overlap": window_overlap},
+            {
+                "top_k": top_k,
+                "candidate_ids": candidate_ids,
+                "branch_scores": branch_scores,
+                "windows": windows,
+                # A threshold decides how many labels a text has, not the configuration.
+                "open_end": None if threshold is None else True,
+            },
+            {"threshold": threshold, "temperature": temperature, "branch_scores": branch_scores},
+        )
+        # What a call leaves out is as it was when the pipeline was made.
+        return tuple({name: value for name, value in stage.items() if value is not None} for stage in stages)
+
+    def _calibration(self) -> dict[str, Any]:
+        if self.model.config.calibration is None:
+            raise ValueError(
+                "This model is not calibrated: run `glocal-xml calibrate MODEL FILE` on texts held out, or ask for "
+                "scores as they are and a threshold of your own."
+            )
+        return self.model.config.calibration
+
+    def _label_ids(self, names: list[str]) -> list[int]:
+        """The ids of labels that are given by name."""
+        if isinstance(names, str) or not names:
+            raise ValueError(f"`candidate_labels` must be a list of label names with some in it, got {names!r}.")
+        ids = self._ids_by_name()
+        unknown = [name for name in names if name not in ids]
+        if unknown:
+            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+            raise ValueError(
+                f"The model has no labels {unknown[:5]}{more}; `model.label_names` lists the {len(ids)} it has."
+            )
+        return [ids[name] for name in names]
+
+    def _ids_by_name(self) -> dict[str, int]:
+        names = self.model.label_names
+        # Made once for as long as the model keeps its names.
+        if getattr(self, "_named", None) is None or self._named[0] is not names:
+            numbers = range(self.model.config.num_labels)
+            self._named = (names, {self._label_name(i): i for i in numbers})
+        return self._named[1]
+
+    def _label_name(self, label: int) -> str:
+        names = self.model.label_names
+        return f"LABEL_{label}" if names is None else names[label]
+
+    def preprocess(
+        self, text: str, windows: str | None = None, window_overlap: int | None = None
+    ) -> list[dict[str, torch.Tensor]]:
+        """Tokens of the windows of a text, or of its start alone."""
+        if not isinstance(text, str):
+            raise ValueError(f"A text must be a string, got {type(text).__name__}: {text!r}.")
+        text, max_length = readable_text(text), self.max_length
+        if windows is None or max_length is None:
+            tokens = [text_start(self.tokenizer, text, max_length)]
+        else:
+            tokens = text_windows(self.tokenizer, text, max_length, checked_overlap(window_overlap, max_length))
+        names = [name for name in ("input_ids", "token_type_ids") if name in tokens[0]]
+        return [{name: torch.tensor(window[name]) for name in names} for window in tokens]
+
+    def get_iterator(
+        self,
+        inputs: Any,
+        num_workers: int,
+        batch_size: int,
+        preprocess_params: dict[str, Any],
+        forward_params: dict[str, Any],
+        postprocess_params: dict[str, Any],
+    ) -> PipelineIterator:
+        # As the base class does it, but for batches: a text may have several rows of tokens.
+        dataset_class = PipelineDataset if isinstance(inputs, Sized) else PipelineIterator
+        dataset = dataset_class(inputs, self.preprocess, preprocess_params)
+        loader = DataLoader(dataset, num_workers=num_workers, batch_size=batch_size, collate_fn=list)
+        outputs = PipelineIterator(loader, self.forward, forward_params, loader_batch_size=batch_size)
+        return PipelineIterator(outputs, self.postprocess, postprocess_params)
+
+    def run_single(
+        self,
+        inputs: str,
+        preprocess_params: dict[str, Any],
+        forward_params: dict[str, Any],
+        postprocess_params: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        outputs = self.forward([self.preprocess(inputs, **preprocess_params)], **forward_params)
+        return self.postprocess(outputs, **postprocess_params)
+
+    def get_inference_context(self) -> Any:
+        return torch.inference_mode
+
+    def _forward(
+        self,
+        texts: list[list[dict[str, torch.Tensor]]],
+        top_k: int | None = None,
+        candidate_ids: list[int] | None = None,
+        branch_scores: bool = False,
+        windows: str | None = None,
+        open_end: bool = False,
+    ) -> dict[str, torch.Tensor]:
+        """Ids and scores of the best labels of each text, and those of branches, from the tokens of its windows."""
+        counts, rows = [len(text) for text in texts], [window for text in texts for window in text]
+        fields = {name: _padded([row[name] for row in rows]) for name in rows[0]}
+        fields["attention_mask"] = _padded([torch.ones_like(row["input_ids"]) for row in rows])
+        features = self.model.text_features(**fields) if max(counts) == 1 else window_features(self.model, fields)
+        if top_k is None:
+            shortlist = getattr(self.model.config, "shortlist", None) or _MOST_LABELS
+            top_k = min(_MOST_LABELS, shortlist) if open_end else self.model.config.top_k
+        if candidate_ids is None:
+            best = self.model.scan_labels(features, top_k=top_k, output_logits=False)
+        else:
+            best = rank_candidates(self.model, features, candidate_ids, top_k)
+        outputs = {"ids": best.top_k_ids, "scores": best.top_k_scores}  # (texts, top_k)
+        if max(counts) > 1:
+            best, branches = best_of_windows(self.model, features, best, counts, windows)
+            outputs = {"ids": best.top_k_ids, "scores": best.top_k_scores, "branches": branches}
+        elif branch_scores:
+            logits = self.model.branch_logits(features, best.top_k_ids)
+            outputs["branches"] = torch.stack(list(logits.values()), dim=-1).sigmoid()  # (texts, top_k, branches)
+        return outputs
+
+    def postprocess(
+        self,
+        outputs: dict[str, torch.Tensor],
+        threshold: float = 0.0,
+        temperature: float | None = None,
+        branch_scores: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Names and scores of the best labels of one text."""
+        scores = outputs["scores"][0] if temperature is None else calibrated(outputs["scores"][0], temperature)
+        rows = [
+            {"label": self._label_name(label), "score": score}
+            for label, score in zip(outputs["ids"][0].tolist(), scores.tolist(), strict=True)
+            if score >= threshold
+        ]
+        if branch_scores:
+            # Those left out are the last.
+            for row, values in zip(rows, outputs["branches"][0].tolist(), strict=False):
+                row["branch_scores"] = dict(zip(self.model.branch_heads(), values, strict=True))
+        return rows
+
+
+def _padded(rows: list[torch.Tensor]) -> torch.Tensor:
+    """Rows of tokens as one tensor; what stands in the padding does not count."""
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+__all__ = ["ExtremeMultiLabelPipeline"]

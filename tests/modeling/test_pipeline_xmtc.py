@@ -1,0 +1,378 @@
+"""The pipeline against a plain twin: every text on its own, all labels scored, sorted in Python."""
+
+import json
+import logging
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_candidates import make_tree
+from tiny_encoders import ENCODER_CONFIGS, WORDS
+from torch.utils.data import Dataset
+from transformers import AutoModel, pipeline
+
+from glocal_xml.data.word_tokenizer import train_word_tokenizer
+from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, LightAttentionConfig, MEXMLConfig
+from glocal_xml.modeling.text_windows import text_start, text_windows, window_runs
+
+TASK = "extreme-multi-label-classification"
+NUM_LABELS = 23
+MODELS = {
+    "glocal_xml": (GlocalXMLConfig, {"mlp_size": 8}),
+    "glocal_xml-tree": (GlocalXMLConfig, {"mlp_size": 8, "tree_levels": [3, 8], "beam": 8}),
+    "glocal_xml-shortlist": (GlocalXMLConfig, {"mlp_size": 8, "shortlist": NUM_LABELS}),
+    "me_xml": (MEXMLConfig, {"experts": ["A-1", "A-2", "D-3"], "mlp_size": 8}),
+    "me_xml-tree": (MEXMLConfig, {"mlp_size": 8, "tree_levels": [7], "beam": 7}),
+    "aplc_xlnet": (APLCXLNetConfig, {"summary_size": 24}),
+    "light_attention": (LightAttentionConfig, {"mlp_sizes": [12]}),
+    "light_attention-tree": (LightAttentionConfig, {"mlp_sizes": [12], "tree_levels": [7], "beam": 7}),
+}
+CALIBRATION = {"temperature": 2.0, "threshold": 0.55, "f": "micro", "beta": 1.0, "texts": 50}
+TEXTS = ["apple banana", "the quick brown fox", "moon night ocean paper queen house ice jungle", "", "kite"]
+
+
+def make_model(name, **fields):
+    torch.manual_seed(0)
+    config_class, defaults = MODELS[name]
+    encoder = ENCODER_CONFIGS["word_lstm" if config_class is LightAttentionConfig else "bert"]()
+    model = FAMILIES[config_class](
+        config_class(encoder=encoder, **{"num_labels": NUM_LABELS, "top_k": 4, **defaults, **fields})
+    )
+    model.set_label_counts(torch.arange(NUM_LABELS, 0, -1))
+    if getattr(model, "label_tree", None):
+        model.set_label_tree(*make_tree(NUM_LABELS, model.config.tree_levels))
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if not parameter_name.startswith("encoder."):
+                parameter.normal_(std=0.5)
+    model.set_label_names([f"label {i}" for i in range(NUM_LABELS)])
+    return model
+
+
+@pytest.fixture(scope="module")
+def word_tokenizer():
+    tokenizer = train_word_tokenizer([" ".join(WORDS)], min_texts=1)
+    tokenizer.model_max_length = 64
+    return tokenizer
+
+
+@pytest.fixture(params=sorted(MODELS))
+def pipe(request, tokenizer, word_tokenizer):
+    model = make_model(request.param)
+    words = model.config.encoder.model_type == "word_lstm"
+    return pipeline(TASK, model=model, tokenizer=word_tokenizer if words else tokenizer)
+
+
+@pytest.fixture
+def glocal(tokenizer):
+    return pipeline(TASK, model=make_model("glocal_xml"), tokenizer=tokenizer)
+
+
+def plain_scores(pipe, text):
+    """Final and branch probabilities of all labels of one text, (labels,) and (labels, branches)."""
+    inputs = pipe.tokenizer(text or " ", truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        features = pipe.model.text_features(**inputs)
+        branches = pipe.model.branch_logits(features, torch.arange(NUM_LABELS)[None]).values()
+    branches = torch.stack([logits[0].sigmoid() for logits in branches], dim=-1)
+    return branches.mean(dim=-1), branches
+
+
+def plain_rows(pipe, final, branches, top_k):
+    best = sorted(range(NUM_LABELS), key=lambda i: (-final[i].item(), i))[:top_k]
+    names = list(pipe.model.branch_heads())
+    return [
+        {
+            "label": f"label {i}",
+            "score": final[i].item(),
+            "branch_scores": dict(zip(names, branches[i].tolist(), strict=True)),
+        }
+        for i in best
+    ]
+
+
+def assert_same(rows, expected):
+    assert [row["label"] for row in rows] == [row["label"] for row in expected]
+    for row, other in zip(rows, expected, strict=True):
+        assert row["score"] == pytest.approx(other["score"], abs=1e-5)
+        assert row["branch_scores"] == pytest.approx(other["branch_scores"], abs=1e-5)
+
+
+def test_equals_plain_scoring_of_one_text_after_the_other(pipe):
+    expected = [plain_rows(pipe, *plain_scores(pipe, text), top_k=4) for text in TEXTS]
+    for rows, other in zip([pipe(text, branch_scores=True) for text in TEXTS], expected, strict=True):
+        assert_same(rows, other)
+    for batch_size in (1, 2, 8):
+        for rows, other in zip(pipe(TEXTS, branch_scores=True, batch_size=batch_size), expected, strict=True):
+            assert_same(rows, other)
+    assert pipe(TEXTS[0], top_k=1) == [
+        {"label": expected[0][0]["label"], "score": pytest.approx(expected[0][0]["score"])}
+    ]
+
+
+def test_chosen_labels(pipe):
+    final, branches = plain_scores(pipe, TEXTS[1])
+    chosen = [3, 19, 7, 11]
+    others = [i for i in range(NUM_LABELS) if i not in chosen]
+    expected = plain_rows(pipe, final.index_fill(0, torch.tensor(others), -1.0), branches, top_k=3)
+    names = [f"label {i}" for i in chosen]
+    assert_same(pipe(TEXTS[1], candidate_labels=names, top_k=3, branch_scores=True), expected)
+
+
+@pytest.mark.parametrize("score", ["max", "mean"])
+def test_windows_equal_plain_scoring_of_each(pipe, score):
+    pipe.tokenizer.model_max_length = 10
+    try:
+        generator = random.Random(1)
+        texts = [" ".join(generator.choices(WORDS, k=length)) for length in (40, 3, 17)]
+        results = pipe(texts, windows=score, window_overlap=2, top_k=3, branch_scores=True, batch_size=2)
+        for text, rows in zip(texts, results, strict=True):
+            size = 10 - pipe.tokenizer.num_special_tokens_to_add()
+            words = text.split()
+            starts = range(0, max(len(words) - 2, 1), size - 2)
+            windows = [plain_scores(pipe, " ".join(words[start : start + size])) for start in starts]
+            assert len(windows) == (1 if len(words) == 3 else len(starts))
+            final = torch.stack([window[0] for window in windows])  # (windows, labels)
+            branches = torch.stack([window[1] for window in windows])  # (windows, labels, branches)
+            wanted = {i for row in final for i in row.topk(3).indices.tolist()}
+            left_out = torch.tensor([i not in wanted for i in range(NUM_LABELS)])
+            if score == "mean":
+                final, branches = final.mean(dim=0), branches.mean(dim=0)
+            else:
+                final, best = final.max(dim=0)
+                branches = branches[best, torch.arange(NUM_LABELS)]
+            expected = plain_rows(pipe, final.masked_fill(left_out, -1), branches, top_k=3)
+            assert_same(rows, expected)
+        assert pipe(texts[1]) == pipe(texts[1], windows=score)
+    finally:
+        pipe.tokenizer.model_max_length = 64
+
+
+def test_many_windows_go_through_the_encoder_in_parts(glocal, monkeypatch):
+    text = " ".join(random.Random(2).choices(WORDS, k=400))
+    whole = glocal(text, windows="mean")
+    monkeypatch.setattr("glocal_xml.modeling.window_scores._WINDOWS_AT_ONCE", 3)
+    sizes, encoder = [], glocal.model.encoder.forward
+
+    def forward(input_ids, **kwargs):
+        sizes.append(len(input_ids))
+        return encoder(input_ids=input_ids, **kwargs)
+
+    monkeypatch.setattr(glocal.model.encoder, "forward", forward)
+    parts = glocal(text, windows="mean")
+    assert len(sizes) > 1 and max(sizes) == 3
+    assert [row["label"] for row in parts] == [row["label"] for row in whole]
+
+
+@given(words=st.lists(st.integers(1, 7), min_size=1, max_size=40), size=st.integers(1, 12), overlap=st.integers(0, 6))
+@settings(deadline=None)
+def test_every_word_is_whole_in_a_window(words, size, overlap):
+    tokens = [word for word, length in enumerate(words) for _ in range(length)]
+    runs = window_runs(tokens, size, min(overlap, size // 2))
+    assert runs[0][0] == 0 and runs[-1][1] == len(tokens)
+    assert all(0 < stop - first <= size for first, stop in runs)
+    for (first, stop), (next_first, next_stop) in zip(runs, runs[1:], strict=False):
+        assert first < next_first <= stop < next_stop and stop - next_first <= overlap
+    ends = torch.tensor(words).cumsum(0).tolist()
+    for length, end in zip(words, ends, strict=True):
+        if length <= size:
+            assert any(first <= end - length and end <= stop for first, stop in runs)
+
+
+def test_windows_of_pieces_of_words_keep_their_tokens(tokenizer):
+    text = "apple, abcdefg! " * 5 + "banana"
+    whole = tokenizer(text, add_special_tokens=False)["input_ids"]
+    windows = text_windows(tokenizer, text, 9, overlap=0)
+    assert sum([window["input_ids"][1:-1] for window in windows], []) == whole
+    assert all(len(window["input_ids"]) <= 9 for window in windows) and len(windows) > 2
+
+
+@pytest.mark.parametrize(
+    "text", ["apple banana kite " * 3000, " " * 5000 + "moon", "a" * 5000 + " moon" * 90, "漢字" * 3000, "moon"]
+)
+def test_start_of_a_long_text_has_the_tokens_of_the_whole(tokenizer, text):
+    expected = tokenizer(text, truncation=True, max_length=16)
+    assert text_start(tokenizer, text, 16) == dict(expected)
+
+
+def test_no_more_of_a_text_is_tokenised_than_is_needed(glocal, monkeypatch):
+    lengths, tokenize = [], type(glocal.tokenizer).__call__
+
+    def counting(self, text, **kwargs):
+        lengths.append(len(text))
+        return tokenize(self, text, **kwargs)
+
+    monkeypatch.setattr(type(glocal.tokenizer), "__call__", counting)
+    glocal("apple banana " * 80_000)
+    assert sum(lengths) < 5000
+
+
+ODD_TEXTS = ["", "  \n\t", "😀" * 30, "\x00\x01\x1b\u200f", "שלום עולם", "\ud800 x \udfff", "zzz " * 99, "x" * 10_000]
+
+
+def test_odd_texts(pipe):
+    for windows in (None, "max"):
+        for rows in pipe(ODD_TEXTS, batch_size=3, windows=windows):
+            assert len(rows) == 4 and all(0 <= row["score"] <= 1 for row in rows)
+    # Two halves that stand for one character are that character.
+    assert pipe("\ud83d\ude00 apple") == pipe("😀 apple")
+
+
+def test_inputs_of_other_kinds(glocal):
+    class Texts(Dataset):
+        def __len__(self):
+            return len(TEXTS)
+
+        def __getitem__(self, row):
+            return TEXTS[row]
+
+    expected = glocal(TEXTS)
+    assert glocal(tuple(TEXTS)) == expected
+    for inputs in (Texts(), (text for text in TEXTS)):
+        results = glocal(inputs, batch_size=2)
+        assert not isinstance(results, list)
+        for rows, other in zip(results, expected, strict=True):
+            assert [row["label"] for row in rows] == [row["label"] for row in other]
+    assert len(glocal(Texts())) == len(TEXTS)
+    assert glocal([]) == []
+    with pytest.raises(ValueError, match="must be a string, got int"):
+        glocal([3])
+
+
+def test_threshold_and_calibration(tokenizer):
+    model = make_model("glocal_xml", calibration=CALIBRATION)
+    pipe = pipeline(TASK, model=model, tokenizer=tokenizer, top_k=NUM_LABELS)
+    raw = pipe(TEXTS[0])
+    assert len(raw) == NUM_LABELS
+    threshold = raw[5]["score"]
+    assert pipe(TEXTS[0], threshold=threshold) == raw[:6]
+    scores = torch.tensor([row["score"] for row in raw])
+    expected = (torch.log(scores / (1 - scores)) / 2.0).sigmoid().tolist()
+    soft = pipe(TEXTS[0], calibrated=True)
+    assert [row["label"] for row in soft] == [row["label"] for row in raw]
+    assert [row["score"] for row in soft] == pytest.approx(expected, abs=1e-6)
+    kept = [row for row in soft if row["score"] >= 0.55]
+    assert 0 < len(kept) < NUM_LABELS
+    assert pipe(TEXTS[0], threshold="calibrated") == kept
+    # Told once, when the pipeline is made; a call may say otherwise.
+    fixed = pipeline(TASK, model=model, tokenizer=tokenizer, top_k=3, threshold="calibrated", branch_scores=True)
+    assert [{name: row[name] for name in ("label", "score")} for row in fixed(TEXTS[0])] == kept[:3]
+    assert len(fixed(TEXTS[0], top_k=5, threshold=0.0)) == 5
+
+
+MISTAKES = {
+    "top_k of nothing": ({"top_k": 0}, "`top_k`"),
+    "threshold above one": ({"threshold": 1.5}, "`threshold`"),
+    "threshold by another name": ({"threshold": "best"}, "'calibrated'"),
+    "no calibration": ({"calibrated": True}, "glocal-xml calibrate"),
+    "no calibrated threshold": ({"threshold": "calibrated"}, "glocal-xml calibrate"),
+    "unknown labels": ({"candidate_labels": ["label 1", "lable 2"]}, r"\['lable 2'\]"),
+    "labels as one string": ({"candidate_labels": "label 1"}, "list of label names"),
+    "no labels": ({"candidate_labels": []}, "list of label names"),
+    "unknown windows": ({"windows": "sum"}, "max, mean"),
+    "overlap of a window": ({"windows": "max", "window_overlap": 33}, "0 to 32"),
+}
+
+
+@pytest.mark.parametrize("mistake", sorted(MISTAKES))
+def test_mistakes_are_named(glocal, mistake):
+    options, message = MISTAKES[mistake]
+    with pytest.raises(ValueError, match=message):
+        glocal(TEXTS[0], **options)
+
+
+@pytest.mark.parametrize(
+    "calibration",
+    [{}, {**CALIBRATION, "temperature": 0}, {**CALIBRATION, "threshold": 2}, {**CALIBRATION, "f": "best"}],
+)
+def test_bad_calibration_is_refused(calibration):
+    with pytest.raises(Exception, match="calibration"):
+        GlocalXMLConfig(num_labels=3, calibration=calibration)
+
+
+def test_names_may_be_missing_or_change(glocal):
+    best = int(glocal(TEXTS[0])[0]["label"].removeprefix("label "))
+    glocal.model.set_label_names(None)
+    assert glocal(TEXTS[0])[0]["label"] == f"LABEL_{best}"
+    assert glocal(TEXTS[0], candidate_labels=["LABEL_3"])[0]["label"] == "LABEL_3"
+    glocal.model.set_label_names([f"new {i}" for i in range(NUM_LABELS)])
+    assert glocal(TEXTS[0], candidate_labels=["new 3"])[0]["label"] == "new 3"
+
+
+@pytest.fixture(scope="module")
+def saved(tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    make_model("glocal_xml", calibration=CALIBRATION).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_saved_and_loaded(saved):
+    # With the package no code beside the weights need be trusted.
+    pipe = pipeline(TASK, model=str(saved))
+    assert type(pipe).__module__ == "glocal_xml.modeling.pipeline_xmtc"
+    assert pipe(TEXTS[0], threshold="calibrated")
+    assert "pipeline_xmtc.py" in {path.name for path in saved.iterdir()}
+
+
+def test_pipeline_of_transformers_has_names_and_sigmoids(saved, tmp_path, caplog, monkeypatch):
+    config = json.loads((saved / "config.json").read_text())
+    assert not {"id2label", "label2id"} & config.keys()
+    own = pipeline(TASK, model=str(saved))
+    # Loggers of Transformers keep what they say from those above them.
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    standard = pipeline("text-classification", model=str(saved), top_k=5)
+    (rows,) = standard([TEXTS[0]])
+    assert "not supported" not in caplog.text
+    for row, other in zip(rows, own(TEXTS[0], top_k=5), strict=True):
+        assert row == {"label": other["label"], "score": pytest.approx(other["score"], abs=1e-5)}
+    # What was saved before there was a problem type.
+    del config["problem_type"]
+    standard.model.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text()).keys() - {"problem_type"} == config.keys()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    old = AutoModel.from_pretrained(tmp_path)
+    assert old.config.label2id["label 7"] == 7
+    (again,) = pipeline("text-classification", model=old, tokenizer=standard.tokenizer, top_k=5)([TEXTS[0]])
+    assert again == rows
+
+
+@pytest.mark.parametrize("name", ["glocal_xml-shortlist", "glocal_xml-tree", "aplc_xlnet"])
+def test_pipeline_of_transformers_takes_batches(name, tokenizer):
+    model = make_model(name)
+    own = pipeline(TASK, model=model, tokenizer=tokenizer)(TEXTS, top_k=3)
+    standard = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=3)
+    for rows, expected in zip(standard(TEXTS, batch_size=2), own, strict=True):
+        assert [row["label"] for row in rows] == [row["label"] for row in expected]
+
+
+def test_pipeline_of_transformers_says_when_there_are_too_many_labels(tokenizer):
+    model = make_model("glocal_xml", max_logits_labels=NUM_LABELS - 1)
+    standard = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=5)
+    with pytest.raises(ValueError, match=TASK):
+        standard(TEXTS[0])
+
+
+def test_a_call_may_ask_for_scores_as_they_are(glocal):
+    raw = glocal("apple dog", top_k=1)
+    glocal.model.config.calibration = {"temperature": 2.0, "threshold": 0.1, "f": "micro", "beta": 1.0, "texts": 5}
+    try:
+        made = pipeline(TASK, model=glocal.model, tokenizer=glocal.tokenizer, calibrated=True)
+        assert made("apple dog", top_k=1) != raw
+        assert made("apple dog", top_k=1, calibrated=False) == raw
+    finally:
+        glocal.model.config.calibration = None
+
+
+def test_iterators_are_texts_and_mappings_are_not(glocal):
+    assert list(glocal(map(str, ["apple", "dog"]))) == glocal(["apple", "dog"])
+    with pytest.raises(ValueError, match="not a mapping with the keys"):
+        glocal({"text": "apple"})
+
+
+def test_windows_without_room_are_refused(glocal, monkeypatch):
+    monkeypatch.setattr(glocal.tokenizer, "model_max_length", 2)
+    with pytest.raises(ValueError, match="have no room beside special ones; give 3"):
+        glocal("apple dog", windows="max")
