@@ -1,0 +1,78 @@
+"""The reliability of scores as a figure: what share of the labels with a score is true, before and after."""
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glocal_xml.atomic_file import write_atomically
+
+from .candidates import ScoredLabels
+from .fit import at_temperature
+from .quality import brier_score, expected_calibration_error, reliability_bins
+
+# Of Okabe and Ito, told apart with any colour vision.
+_COLOUR, _GREY = "#0072B2", "#888888"
+
+
+def check_figure(path: str | os.PathLike) -> None:
+    """Refuses a figure that could not be drawn, before the work is done."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("Figures need matplotlib: `pip install 'glocal-xml[analysis]'`.") from None
+    kinds = sorted(Figure().canvas.get_supported_filetypes())
+    if Path(path).suffix.removeprefix(".") not in kinds:
+        raise ValueError(f"The figure must be one of {', '.join(kinds)}, got {os.fspath(path)!r}: name it so.")
+    if not Path(path).resolve().parent.is_dir():
+        raise ValueError(f"There is no folder for the figure {os.fspath(path)!r}: make it first.")
+
+
+def write_figure(path: str | os.PathLike, pairs: ScoredLabels, calibration: dict[str, Any], title: str) -> None:
+    """
+    Draws scores against the share of labels that are true, before and after calibration, with the size of each bin.
+
+    Args:
+        path: File to write; its ending decides the format.
+        pairs: The best labels of texts, best of others than the calibration was fitted on.
+        calibration: Its temperature and threshold.
+        title: What the texts are.
+    """
+    check_figure(path)
+    from matplotlib.figure import Figure
+
+    temperature, threshold = calibration["temperature"], calibration["threshold"]
+    canvas = Figure(figsize=(9, 6), layout="constrained")
+    axes = canvas.subplots(2, 2, sharex=True, sharey="row", height_ratios=[3, 1])
+    columns = {"before": pairs, f"after, temperature {temperature:.2f}": at_temperature(pairs, temperature)}
+    for (name, shown), (upper, lower) in zip(columns.items(), axes.T, strict=True):
+        bins = reliability_bins(shown.scores, shown.is_true)
+        upper.plot([0, 1], [0, 1], color=_GREY, linestyle="--", label="as probabilities would be")
+        # Two standard errors of a share, no less than those of one label more or less.
+        shares = np.clip(bins.true_shares, 1 / (bins.counts + 1), bins.counts / (bins.counts + 1))
+        errors = 2 * np.sqrt(shares * (1 - shares) / bins.counts)
+        reach = np.stack([np.minimum(errors, bins.true_shares), np.minimum(errors, 1 - bins.true_shares)])
+        upper.errorbar(
+            *(bins.mean_scores, bins.true_shares, reach), color=_COLOUR, marker="o", capsize=3, label="labels by score"
+        )
+        error, brier = (judge(shown.scores, shown.is_true) for judge in (expected_calibration_error, brier_score))
+        upper.set_title(f"{name}\ncalibration error {error:.5f}, Brier {brier:.5f}", fontsize=10)
+        lower.plot(bins.mean_scores, bins.counts, color=_COLOUR, marker="o", linestyle="")
+        lower.vlines(bins.mean_scores, 0.5, bins.counts, color=_COLOUR, linewidth=1)
+        lower.set_yscale("log")
+        lower.set_ylim(bottom=0.5)
+        lower.set_xlabel("mean score of the bin")
+        for axis in (upper, lower):
+            axis.grid(color="#DDDDDD", linewidth=0.6)
+            axis.set_axisbelow(True)
+    for axis in axes[:, 1]:
+        axis.axvline(threshold, color="#D55E00", linewidth=1.2, label=f"threshold {threshold:.2f}")
+    axes[0, 0].set(ylabel="share of labels that are true", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    axes[1, 0].set_ylabel("labels of the bin")
+    axes[0, 1].legend(loc="lower right", frameon=False)
+    canvas.suptitle(title, fontsize=12, fontweight="bold")
+    drawn = io.BytesIO()
+    canvas.savefig(drawn, format=Path(path).suffix.removeprefix("."), dpi=150)
+    write_atomically(path, drawn.getvalue())
