@@ -1,0 +1,7 @@
+"""Explanations: which words each label read, as text, JSON, a page and a figure."""
+
+from .explanation import Explanation, LabelExplanation, Word
+from .html_page import html_page
+from .label_reading import explain
+
+__all__ = ["Explanation", "LabelExplanation", "Word", "explain", "html_page"]

@@ -1,0 +1,79 @@
+"""Words of a text with their places, and the weights of tokens brought to them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Regex, pre_tokenizers
+
+# Scripts that put no spaces between words: each character stands alone there.
+_ALONE = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_LETTER = rf"(?:(?![{_ALONE}])[\p{{L}}\p{{M}}\p{{N}}])"
+# `\X` is a character as a reader sees it, such as an emoji with all that belongs to it.
+_WORD = rf"{_LETTER}+(?:['’]{_LETTER}+)*|(?![\s\p{{Cc}}\p{{Cf}}])\X"
+_SPLITTER = pre_tokenizers.Split(Regex(_WORD), "removed", invert=True)
+
+
+@dataclass(frozen=True)
+class Word:
+    """
+    One occurrence of a word.
+
+    Args:
+        text: The word as it stands in the text.
+        start: Where it starts, in characters.
+        end: Where it ends; `text[start:end]` of the whole text is the word.
+    """
+
+    text: str
+    start: int
+    end: int
+
+
+def split_words(text: str) -> list[Word]:
+    """
+    The words of a text, the same for every tokenizer: runs of letters, marks and digits with apostrophes inside them.
+
+    Any other character that can be seen is a word of its own (punctuation, an emoji), and so is every character of
+    scripts that are written without spaces.
+    """
+    return [Word(word, start, end) for word, (start, end) in _SPLITTER.pre_tokenize_str(text)]
+
+
+def read_words(
+    text: str, token_spans: Sequence[tuple[int, int]], weights: torch.Tensor
+) -> tuple[list[Word], torch.Tensor]:
+    """
+    The words that tokens cover, and the weights of tokens summed over each of them.
+
+    A token that covers several words is shared out by their characters in it. Tokens that cover none (special ones,
+    spaces) are left out, so that the weights of words may sum to less than those of tokens.
+
+    Args:
+        text: The text.
+        token_spans: Where each token starts and ends in it, in characters; equal numbers for special tokens.
+        weights: One weight per token, of shape (labels, tokens).
+
+    Returns:
+        The words in the order of the text, and weights of shape (labels, words).
+    """
+    words = split_words(text)
+    word_at: list[int | None] = [None] * len(text)
+    for number, word in enumerate(words):
+        word_at[word.start : word.end] = [number] * (word.end - word.start)
+    tokens, places, shares = [], [], []
+    for token, (start, end) in enumerate(token_spans):
+        covered = Counter(number for number in word_at[start:end] if number is not None)
+        for number, characters in covered.items():
+            tokens.append(token)
+            places.append(number)
+            shares.append(characters / covered.total())
+    read = sorted(set(places))
+    columns = {number: column for column, number in enumerate(read)}
+    totals = weights.new_zeros(len(weights), len(read)).index_add(
+        1,
+        torch.tensor([columns[number] for number in places], dtype=torch.long, device=weights.device),
+        weights[:, tokens] * weights.new_tensor(shares),
+    )
+    return [words[number] for number in read], totals
