@@ -1,0 +1,72 @@
+"""Models as programs of `torch.export`, which run without this package and without Transformers."""
+
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
+
+from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling.input_checks import position_limit
+from glocal_xml.modeling.modeling_base import evaluation_mode
+from glocal_xml.modeling.probabilities import mean_probability_logits
+
+# Encoders that decide by the lengths of texts what they compute.
+_REFUSED_ENCODERS = ("word_lstm", "xlnet")
+
+
+def exported(model: XMTCPreTrainedModel) -> ExportedProgram:
+    """
+    The program that gives the probabilities of all labels, of shape (texts, labels), from `input_ids` and
+    `attention_mask`, for any number of texts and of tokens from two on. It checks nothing that it is given.
+
+    ```py
+    torch.export.save(exported(model), "model.pt2")
+    program = torch.export.load("model.pt2").module()  # needs torch alone
+    probabilities = program(tokens["input_ids"], tokens["attention_mask"])
+    ```
+
+    Args:
+        model: A trained model of GlocalXML, ME-XML or LightAttention without a label tree. Those with a tree, and
+            APLC-XLNet, choose by the text which labels they compute, and cannot be exported.
+    """
+    _check(model)
+    most = position_limit(model.encoder)
+    shape = {0: Dim("texts", min=1), 1: Dim("tokens", min=2, max=most)}
+    tokens = torch.full((2, 8 if most is None else min(8, most)), 1, device=model.device)
+    example = (tokens, torch.ones_like(tokens))
+    try:
+        with evaluation_mode(model), torch.no_grad():
+            return torch.export.export(_Probabilities(model), example, dynamic_shapes=(shape, shape))
+    except (RuntimeError, torch._dynamo.exc.UserError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(f"The encoder {model.config.encoder.model_type} cannot be exported: {reason}") from error
+
+
+class _Probabilities(nn.Module):
+    """What is exported: one tensor from two."""
+
+    def __init__(self, model: XMTCPreTrainedModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        features = self.model.text_features(input_ids, attention_mask)
+        logits = self.model.branch_logits(features, slice(0, self.model.config.num_labels))
+        return mean_probability_logits(list(logits.values())).sigmoid()  # (texts, labels)
+
+
+def _check(model: XMTCPreTrainedModel) -> None:
+    if getattr(model, "label_tree", None) is not None:
+        raise ValueError(
+            "A model with a label tree chooses by the text which labels it scores, and cannot be exported: use "
+            "`predict_top_k`."
+        )
+    if not all(head.has_one_table for head in model.branch_heads().values()):
+        raise ValueError(
+            f"{type(model).__name__} chooses by the text which clusters it computes, and cannot be exported: use "
+            "`predict_top_k`."
+        )
+    encoder = model.config.encoder.model_type
+    if encoder in _REFUSED_ENCODERS:
+        raise ValueError(f"The encoder {encoder} decides by the lengths of texts what it computes: no export of it.")
+    if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
+        raise ValueError("The labels of this model are split over processes: load it whole to export it.")

@@ -1,0 +1,128 @@
+"""Labels added, removed and renamed: a new model with the rows of the labels that stay."""
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from glocal_xml.data import LabelSpace
+from glocal_xml.modeling import AdaptiveLabelClusters, XMTCPreTrainedModel
+from glocal_xml.modeling.label_candidates import CandidateTree
+
+from .label_changes import plan_changes
+from .similar_names import most_similar
+from .table_rows import cluster_rows, tree_rows
+
+logger = logging.getLogger(__name__)
+
+# New labels of which the log tells what they start as.
+_TOLD = 20
+
+
+@torch.no_grad()
+def edit_labels(
+    model: XMTCPreTrainedModel,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    add: Sequence[str] = (),
+    remove: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+) -> tuple[XMTCPreTrainedModel, LabelSpace]:
+    """
+    A model with other labels: those that stay keep their scores and their order, new ones come behind them.
+
+    A new label starts as a copy of the label with the most similar name, weights, bias and cluster alike: until it is
+    trained it is found wherever that one is. In APLC-XLNet it is like the most similar of the last, rarest cluster.
+    Labels that are removed count among the similar ones, so that one can be split into several. Clusters of a label
+    tree that have no label any more are taken out.
+
+    Args:
+        model: A trained model; it is left as it is.
+        label_space: Its label space (`LabelSpace.load(folder)`).
+        tokenizer: Its tokenizer, which reads the names.
+        add: Names of new labels.
+        remove: Names of labels to take out.
+        rename: New names by old ones.
+
+    Returns:
+        The new model and its label space, in which new labels have no training text yet. A calibration is not kept.
+    """
+    if isinstance(add, str) or isinstance(remove, str):
+        raise ValueError("`add` and `remove` must be lists of names, got one string; give `[name]`.")
+    add, remove = list(add), list(remove)
+    heads, tree = list(model.branch_heads().values()), getattr(model, "label_tree", None)
+    clusters = heads[0] if isinstance(heads[0], AdaptiveLabelClusters) else None
+    _check_model(model, label_space)
+    changes = plan_changes(label_space, add, remove, rename or {})
+
+    # The old label that each new one comes from.
+    origins = torch.tensor(changes.kept, dtype=torch.long, device=model.device)
+    if add:
+        known = torch.arange(label_space.num_labels, device=model.device)
+        known = known if clusters is None else clusters.label_order[clusters.runs[-1]]
+        nearest = known[most_similar(model, tokenizer, add, [label_space.names[i] for i in known.tolist()])]
+        origins = torch.cat([origins, nearest])
+        for name, label in zip(add[:_TOLD], nearest, strict=False):
+            logger.info("%r starts as %r", name, label_space.names[label])
+
+    config = copy.deepcopy(model.config)
+    config.num_labels = len(origins)
+    # What was measured with the old labels says nothing of the new ones.
+    config.calibration = None
+    if clusters is None:
+        rows = {head.label_embeddings: origins for head in heads}
+    else:
+        rows, cluster_of = cluster_rows(clusters, origins)
+        config.cluster_proportions = [
+            cluster_of.count(cluster) / len(origins) for cluster in range(len(clusters.sizes))
+        ]
+    if tree is not None:
+        child_starts, label_order, nodes_left = tree_rows(tree, origins)
+        config.tree_levels = [len(nodes) for nodes in nodes_left]
+        level_tables = (head.label_embeddings for head in model.level_heads().values())
+        rows |= dict(zip(level_tables, nodes_left, strict=True))
+
+    new = type(model)(config).to(device=model.device, dtype=model.dtype).train(model.training)
+    new.set_label_names(changes.label_space.names)
+    if tree is not None:
+        new.set_label_tree(child_starts, label_order)
+    if clusters is not None:
+        # As if the labels of a cluster were more frequent than those of the next: each comes to where it was.
+        new.set_label_counts([len(clusters.sizes) - cluster for cluster in cluster_of])
+    elif any(changes.label_space.counts):
+        new.set_label_counts(changes.label_space.counts)
+    _copy_weights(model, new, rows)
+    return new, changes.label_space
+
+
+def _check_model(model: XMTCPreTrainedModel, label_space: LabelSpace) -> None:
+    if label_space.num_labels != model.config.num_labels:
+        raise ValueError(
+            f"The label space has {label_space.num_labels} labels, the model {model.config.num_labels}: load both "
+            "from one folder."
+        )
+    if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
+        raise ValueError("The labels of this model are split over processes: load it whole to change them.")
+    head = next(iter(model.branch_heads().values()))
+    if isinstance(head, AdaptiveLabelClusters) and not head.is_clustered:
+        raise ValueError("This model was never told which labels are frequent, and so is not trained: train it first.")
+    if getattr(model, "label_tree", None) is not None:
+        model.check_label_tree()
+
+
+def _copy_weights(old: XMTCPreTrainedModel, new: XMTCPreTrainedModel, rows: dict[nn.Module, torch.Tensor]) -> None:
+    """Copies all there is, tables by their rows, but for what the new model was told of its labels."""
+    told, tables = {"label_counts"}, {}
+    for prefix, module in old.named_modules():
+        if isinstance(module, CandidateTree | AdaptiveLabelClusters):
+            told |= {f"{prefix}.{name}" for name, _ in module.named_buffers(recurse=False)}
+        if module in rows:
+            tables |= {f"{prefix}.{name}": rows[module] for name, _ in module.named_parameters()}
+    state = new.state_dict()
+    for name, values in old.state_dict().items():
+        if name not in told:
+            state[name].copy_(values[tables[name]] if name in tables else values)

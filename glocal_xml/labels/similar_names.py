@@ -1,0 +1,52 @@
+"""Which label has a name like that of a new one, as the encoder of the model reads them."""
+
+import sys
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling.encoded_texts import encode_texts
+from glocal_xml.modeling.input_checks import position_limit
+from glocal_xml.modeling.modeling_base import evaluation_mode
+
+_TOKENS = 64
+_NAMES_AT_A_TIME = 128
+
+
+@torch.no_grad()
+def most_similar(
+    model: XMTCPreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_names: Sequence[str], names: Sequence[str]
+) -> torch.Tensor:
+    """
+    The place in `names` of the one most similar to each new name, (new names,).
+
+    Names are compared by the cosine of their mean token states in the last layer.
+    """
+    new, known = (_name_embeddings(model, tokenizer, group) for group in (new_names, names))
+    return torch.cat([(rows @ known.T).argmax(dim=1) for rows in new.split(_NAMES_AT_A_TIME)])
+
+
+def _name_embeddings(
+    model: XMTCPreTrainedModel, tokenizer: PreTrainedTokenizerBase, names: Sequence[str]
+) -> torch.Tensor:
+    """Of length one, of shape (names, hidden)."""
+    last, longest = model.config.num_hidden_layers, min(_TOKENS, position_limit(model.encoder) or _TOKENS)
+    # Names of like length together, so that little is padding.
+    order = sorted(range(len(names)), key=lambda i: len(names[i]))
+    result = torch.zeros(len(names), model.config.hidden_size, device=model.device, dtype=model.dtype)
+    with evaluation_mode(model):
+        bar = tqdm(range(0, len(names), _NAMES_AT_A_TIME), desc="reading names", disable=not sys.stderr.isatty())
+        for start in bar:
+            places = order[start : start + _NAMES_AT_A_TIME]
+            batch = tokenizer(
+                [names[i] for i in places], padding=True, truncation=True, max_length=longest, return_tensors="pt"
+            ).to(model.device)
+            encoded = encode_texts(model.encoder, batch["input_ids"], batch["attention_mask"], None, {last})
+            mask = encoded.attention_mask.unsqueeze(-1)  # (names, tokens, 1)
+            states = encoded.hidden_states[last]  # (names, tokens, hidden)
+            result[places] = (states * mask).sum(dim=1) / mask.sum(dim=1)
+    return nn.functional.normalize(result, dim=1)
