@@ -24,7 +24,7 @@ def show(model, tokenizer, row: dict) -> None:
     """Prints a text with its true labels, and its predicted ones with the words that each read."""
     print("\n" + textwrap.shorten(row["text"], 300, placeholder=" …"))
     print("  true:", ", ".join(row["labels"]))
-    for item in explain(model, tokenizer, row["text"], top_k=5, num_words=4):
+    for item in explain(model, tokenizer, row["text"], top_k=5, num_words=4).labels:
         mark = "+" if item.label in row["labels"] else " "
         branches = ", ".join(f"{name} {score:.2f}" for name, score in item.branch_scores.items())
         words = ", ".join(f"{word} {weight:.2f}" for word, weight in item.words)

@@ -30,7 +30,9 @@ from transformers.trainer_pt_utils import get_parameter_names
 
 from glocal_xml.data import XMTCCollator, tokenize
 from glocal_xml.training import branch_metrics, card_of_run, clip_gradients, parameter_groups, parse_arguments
+from glocal_xml.training.calibration_of_run import calibration_of_run, check_calibrate
 from glocal_xml.training.callbacks import evaluation_line
+from glocal_xml.training.collapse import CollapseWatch
 from glocal_xml.training.prepare import (
     build_model,
     check_arguments,
@@ -46,7 +48,9 @@ from glocal_xml.training.report import (
     data_facts,
     environment,
     final_name,
+    hardware,
     hub_ids,
+    peak_memory_gb,
     result_rows,
     results_table,
     run_settings,
@@ -72,14 +76,14 @@ from glocal_xml.training.tree_of_run import tree_of_run
 logger = logging.getLogger("glocal_xml")
 
 
-def evaluate(accelerator, model, loader, label_space, args):
-    """Rankings of all texts of a part, gathered from all processes, and their metrics."""
+def evaluate(accelerator, model, loader, label_space, args, top_k=None):
+    """Rankings and labels of all texts of a part, gathered from all processes, and their metrics."""
     model.eval()
     gathered = []
     for batch in tqdm(loader, desc="evaluating", disable=args.disable_tqdm, leave=False):
         labels = batch.pop("labels")
         with torch.no_grad():
-            output = model(**batch, top_k=max(args.metrics_at), output_logits=False)
+            output = model(**batch, top_k=top_k or max(args.metrics_at), output_logits=False)
         rankings = {FINAL: output.top_k_ids, "scores": output.top_k_scores, **(output.branch_top_k_ids or {})}
         # Where labels are split, every process has read all texts.
         if args.label_shards == 1:
@@ -89,7 +93,8 @@ def evaluate(accelerator, model, loader, label_space, args):
     width = max(labels.shape[1] for _, labels in gathered)
     padded = [torch.nn.functional.pad(labels, (0, width - labels.shape[1]), value=-100) for _, labels in gathered]
     rankings = {name: torch.cat([batch[name] for batch, _ in gathered]).cpu().numpy() for name in gathered[0][0]}
-    return rankings, branch_metrics(rankings, torch.cat(padded).cpu().numpy(), label_space, args)
+    true_labels = torch.cat(padded).cpu().numpy()
+    return rankings, true_labels, branch_metrics(rankings, true_labels, label_space, args)
 
 
 def check_flags(model_args, data_args, args):
@@ -98,6 +103,7 @@ def check_flags(model_args, data_args, args):
         "--model": model_args.model is not None,
         "--predict_file": data_args.predict_file is not None,
         "--streaming": data_args.streaming,
+        "--windows": data_args.windows is not None,
         "--max_steps": args.max_steps > 0,
         "--fp16 or --bf16 (use accelerate's --mixed_precision)": args.fp16 or args.bf16,
         "--early_stopping_patience": args.early_stopping_patience is not None,
@@ -159,6 +165,7 @@ def main(argv):
         texts, label_space = load_texts(data_args, None, args.seed)
         tokenizer = load_tokenizer(model_args, data_args.max_length, texts)
         tokens = {name: tokenize(part, tokenizer, tokenizer.model_max_length) for name, part in texts.items()}
+    check_calibrate(args.calibrate, training=True, has_validation="validation" in texts)
     logger.info("labels: %s", label_space.describe())
     split = args.label_shards > 1
     if split:
@@ -182,6 +189,7 @@ def main(argv):
     args.load_best_model_at_end = "validation" in tokens
     settle_metrics(args, model, label_space)
     final = final_name(model)
+    collapse_watch = CollapseWatch(label_space, args, model)
     collator = XMTCCollator(tokenizer)
     train_loader = DataLoader(tokens["train"], args.train_batch_size, shuffle=True, collate_fn=collator)
     others = {
@@ -254,7 +262,8 @@ def main(argv):
         line = f"epoch {epoch + 1}: training loss {total_loss / len(train_loader):.5f}"
         score = None
         if "validation" in others:
-            _, metrics = evaluate(accelerator, model, others["validation"], label_space, args)
+            rankings, true_labels, metrics = evaluate(accelerator, model, others["validation"], label_space, args)
+            collapse_watch.look(rankings[FINAL], true_labels, epoch + 1)
             line += f" | validation {evaluation_line(metrics, args.metrics_at, final, prefix='')}"
             score = metrics[args.metric_for_best_model]
         logger.info(line)
@@ -277,6 +286,8 @@ def main(argv):
         "hub_ids": hub_ids(model_args, data_args),
         "data": data_facts(texts, label_space),
         "environment": environment(args),
+        "collapsed": None,
+        "training": {"hardware": hardware(accelerator.device), "peak_memory_gb": peak_memory_gb()},
     }
     accelerator.wait_for_everyone()
     if split:
@@ -285,14 +296,24 @@ def main(argv):
         best = AutoModel.from_pretrained(args.output_dir).to(accelerator.device)
     for name in ("validation", "test"):
         if name in others:
-            rankings, metrics = evaluate(accelerator, best, others[name], label_space, args)
+            rankings, true_labels, metrics = evaluate(accelerator, best, others[name], label_space, args)
             results[name] = result_rows(metrics, "", final)
+            if results["collapsed"] is None:
+                results["collapsed"] = collapse_watch.conclude(rankings[FINAL], true_labels)
             logger.info("%s\n%s", name, results_table(results[name], args))
             if name == "test" and accelerator.is_main_process:
                 lines = prediction_lines(
                     name, texts[name]["text"], rankings[FINAL], rankings["scores"], texts[name]["labels"], label_space
                 )
                 write_predictions(args.output_dir, lines)
+    if args.calibrate is not None:
+
+        def rank(name, number):
+            rankings, _, _ = evaluate(accelerator, best, others[name], label_space, args, top_k=number)
+            return rankings[FINAL], rankings["scores"]
+
+        folder = args.output_dir if accelerator.is_main_process else None
+        results["calibration"] = calibration_of_run(args.calibrate, rank, texts, label_space, best, folder)
     if accelerator.is_main_process:
         logger.info("results: %s", write_results(args.output_dir, results))
         write_card(args.output_dir, card_of_run(args.output_dir)[1])

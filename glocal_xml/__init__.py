@@ -7,6 +7,7 @@ from glocal_xml.modeling import (
     AdaptiveLabelClusters,
     APLCXLNet,
     APLCXLNetConfig,
+    ExtremeMultiLabelPipeline,
     GlocalXMLConfig,
     GlocalXMLForMultiLabel,
     LightAttentionConfig,
@@ -15,12 +16,14 @@ from glocal_xml.modeling import (
     MEXMLForMultiLabel,
 )
 from glocal_xml.pretrained import minilm_path
+from glocal_xml.training import fit
 from glocal_xml.version import __version__
 
 __all__ = [
     "APLCXLNet",
     "APLCXLNetConfig",
     "AdaptiveLabelClusters",
+    "ExtremeMultiLabelPipeline",
     "GlocalXMLConfig",
     "GlocalXMLForMultiLabel",
     "LabelSpace",
@@ -30,6 +33,7 @@ __all__ = [
     "MEXMLForMultiLabel",
     "__version__",
     "explain",
+    "fit",
     "load_xmtc_dataset",
     "minilm_path",
     "xmtc_metrics",

@@ -1,18 +1,16 @@
-"""Arguments of a run: the model, the data, the training; from flags, or from a recipe in YAML plus flags."""
+"""Arguments of a run: the model, the data, the training."""
 
 import json
 import logging
-import re
 import sys
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import yaml
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import TrainingArguments
 
 from glocal_xml.modeling import FAMILIES
+from glocal_xml.modeling.calibration import F_KINDS
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +20,8 @@ MODEL_TYPES = sorted(config_class.model_type for config_class in FAMILIES)
 @dataclass
 class ModelArguments:
     """Which model to train or to use."""
+
+    _argument_group_name = "model"
 
     model_type: str = field(
         default="glocal_xml", metadata={"help": f"Family of a new model: {', '.join(MODEL_TYPES)}."}
@@ -76,6 +76,8 @@ class ModelArguments:
 class DataArguments:
     """Where texts and labels come from."""
 
+    _argument_group_name = "data"
+
     train_file: str | None = field(default=None, metadata={"help": "Training texts with labels."})
     validation_file: str | None = field(
         default=None, metadata={"help": "Texts on which the best checkpoint is chosen; never the test set."}
@@ -92,13 +94,15 @@ class DataArguments:
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of that dataset."})
     file_format: str | None = field(
         default=None,
-        metadata={"help": "jsonl, csv, tsv, text_pair, aplc_csv or xc_json; found by content when left out."},
+        metadata={
+            "help": "jsonl, csv, tsv, text_pair, aplc_csv, xc_json, pecos, pecos_npz; found by content when left out."
+        },
     )
     text_column: str = field(default="text", metadata={"help": "Field or column of the text."})
     labels_column: str = field(default="labels", metadata={"help": "Field or column of the labels."})
     label_delimiter: str | None = field(default=None, metadata={"help": "Separates labels written in one string."})
     label_map: str | None = field(
-        default=None, metadata={"help": "xc_json: file with the names of the label indices."}
+        default=None, metadata={"help": "xc_json, pecos and pecos_npz: file with the names of the label indices."}
     )
     label_names_file: str | None = field(
         default=None,
@@ -116,6 +120,17 @@ class DataArguments:
             "help": "Longest text in tokens, the rest is cut off; default: the trained model's, 256 for a new one."
         },
     )
+    windows: str | None = field(
+        default=None,
+        metadata={
+            "help": "Read texts beyond max_length too, in windows of that length: in training each window counts as a "
+            "text, in evaluation the score of a label is the `max` or the `mean` over the windows of a text."
+        },
+    )
+    window_overlap: int | None = field(
+        default=None, metadata={"help": "Tokens that windows share, at most half of them; default: a quarter."}
+    )
+    max_windows: int = field(default=8, metadata={"help": "Most windows of a text; what follows is not read."})
     max_train_texts: int | None = field(default=None, metadata={"help": "Train on a random part of this size."})
     max_test_texts: int | None = field(default=None, metadata={"help": "Evaluate on a random part of this size."})
 
@@ -124,6 +139,7 @@ class DataArguments:
 class XMTCTrainingArguments(TrainingArguments):
     """Transformers' training arguments with the few that XMTC needs, and defaults that suit it."""
 
+    _argument_group_name = "training"
     _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "module_learning_rates"]
 
     # What a run does follows from the files it is given. With validation texts it evaluates whenever it saves, and
@@ -155,6 +171,13 @@ class XMTCTrainingArguments(TrainingArguments):
     metrics_at: list[int] = field(default_factory=lambda: [1, 3, 5], metadata={"help": "The k of P@k and the others."})
     propensity_a: float = field(default=0.55, metadata={"help": "A of the propensity model behind PSP@k."})
     propensity_b: float = field(default=1.5, metadata={"help": "B of the propensity model behind PSP@k."})
+    calibrate: str | None = field(
+        default=None,
+        metadata={
+            "help": "In the end, fit a temperature and a threshold for scores on the validation texts and keep them "
+            f"with the model: the threshold with the highest F1 of this mean, {', '.join(F_KINDS)}."
+        },
+    )
     resume_from_checkpoint: str | None = field(
         default=None, metadata={"help": "Go on with a run: `last` for its newest whole checkpoint, or a path."}
     )
@@ -185,6 +208,7 @@ class XMTCTrainingArguments(TrainingArguments):
         metadata={"help": "Metric on the validation texts that decides what is best; default: P@k of the largest k."},
     )
     greater_is_better: bool | None = field(default=True, metadata={"help": "Whether more of that metric is better."})
+    hub_strategy: str = field(default="end", metadata={"help": "With `push_to_hub`: when to push; only `end`."})
     logging_steps: float = field(default=50, metadata={"help": "Steps between two lines about the loss."})
     dataloader_pin_memory: bool | None = field(
         default=None, metadata={"help": "Pinned memory for batches; default: where there is an accelerator."}
@@ -210,12 +234,17 @@ class XMTCTrainingArguments(TrainingArguments):
         if self.ddp_broadcast_buffers is None:
             self.ddp_broadcast_buffers = False
         super().__post_init__()
+        if self.hub_strategy != "end":
+            # Trainer would upload the folder as it is, with pickled arguments that hold the token.
+            raise ValueError(f"`hub_strategy` must be end, got {self.hub_strategy.value!r}.")
         if self.save_strategy not in ("no", "steps", "epoch"):
             raise ValueError(f"`save_strategy` must be steps, epoch or no, got {self.save_strategy.value!r}.")
         # A recipe may hold a single number.
         self.metrics_at = [self.metrics_at] if isinstance(self.metrics_at, int) else sorted(set(self.metrics_at))
         if not self.metrics_at or min(self.metrics_at) < 1:
             raise ValueError(f"`metrics_at` must hold numbers of at least 1, got {self.metrics_at}.")
+        if self.calibrate not in (None, *F_KINDS):
+            raise ValueError(f"`calibrate` must be one of {', '.join(F_KINDS)}, got {self.calibrate!r}.")
         self.module_learning_rates = {
             pattern: float(rate)
             for pattern, rate in read_dict("module_learning_rates", self.module_learning_rates).items()
@@ -232,48 +261,3 @@ def read_dict(name: str, value: dict | str | None) -> dict[str, Any]:
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"`{name}` must be a mapping, got {value!r}.")
     return value or {}
-
-
-def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, XMTCTrainingArguments]:
-    """
-    Reads flags, optionally after a recipe: `recipe.yaml --num_train_epochs 1`.
-
-    A recipe is a flat mapping of the same names; flags win. Paths in a recipe are meant from the current folder.
-    """
-    parser = HfArgumentParser(
-        (ModelArguments, DataArguments, XMTCTrainingArguments),
-        usage="%(prog)s [recipe.yaml] [options]",
-        description="Train, evaluate and predict; what is done follows from the files that are given.",
-        epilog="example: --encoder minilm --train_file train.jsonl --validation_size 0.05 --test_file test.jsonl",
-        allow_abbrev=False,
-    )
-    if argv and argv[0].endswith((".yaml", ".yml")):
-        recipe = read_recipe(argv[0])
-        known = {item.name for kind in parser.dataclass_types for item in fields(kind) if item.init}
-        unknown = sorted(set(recipe) - known)
-        if unknown:
-            raise ValueError(f"{argv[0]}: unknown names {', '.join(unknown)}; `--help` lists what there is.")
-        parser.set_defaults(**recipe)
-        argv = argv[1:]
-    return parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
-
-
-def read_recipe(path: str) -> dict[str, Any]:
-    """A recipe as a mapping from argument names to values."""
-    try:
-        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"There is no recipe {path}.") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from None
-    if not isinstance(recipe, dict):
-        raise ValueError(f"{path} must be a mapping from argument names to values.")
-    return {name: _with_exponents(value) for name, value in recipe.items()}
-
-
-def _with_exponents(value: Any) -> Any:
-    # YAML takes 1e-4, without a point, for a string.
-    if isinstance(value, dict):
-        return {name: _with_exponents(item) for name, item in value.items()}
-    is_number = isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value)
-    return float(value) if is_number else value

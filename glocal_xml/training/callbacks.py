@@ -1,10 +1,15 @@
 """What a run tells about itself while it trains."""
 
 import logging
+import time
+from collections.abc import Sized
 from typing import Any
 
+import torch
 from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerCallback
+
+from .report import hardware, peak_memory_gb
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +71,74 @@ class RunReporter(ProgressCallback):
         super().on_evaluate(args, state, control, **kwargs)
         if state.is_world_process_zero and metrics:
             logger.info("epoch %.2f: %s", state.epoch or 0.0, evaluation_line(metrics, self.metrics_at, self.final))
+
+
+class TrainingFacts(TrainerCallback):
+    """
+    Gathers what a model card tells of a training, and the last metrics of the model that came out of it.
+
+    `facts` is filled when training ends; `metrics` holds those of validation and test texts, by the name of the part.
+    """
+
+    # Points of the loss curve that are kept.
+    POINTS = 10
+    # Metrics by the first word of their names, as `evaluate`, `predict` and a run have it.
+    PARTS = {"eval": "validation", "validation": "validation", "test": "test"}
+
+    def __init__(self):
+        self.facts: dict[str, Any] = {}
+        self.metrics: dict[str, tuple[str, dict[str, float]]] = {}
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.started = time.perf_counter()
+        self.first_step, self.first_epoch = state.global_step, state.epoch or 0.0
+
+    def on_train_end(self, args, state, control, train_dataloader=None, **kwargs):
+        seconds = time.perf_counter() - self.started
+        texts = (state.global_step - self.first_step) * args.train_batch_size * args.gradient_accumulation_steps
+        texts *= args.world_size
+        if isinstance(getattr(train_dataloader, "dataset", None), Sized):
+            # The last batch of an epoch may be smaller than the others.
+            texts = min(texts, round((state.epoch - self.first_epoch) * len(train_dataloader.dataset)))
+        self.facts = {
+            "steps": state.global_step,
+            "epochs": round(state.epoch or 0.0, 2),
+            "seconds": round(seconds, 1),
+            "texts_per_second": round(texts / seconds, 2),
+            "loss_curve": loss_curve(state.log_history, self.POINTS),
+            "hardware": hardware(args.device),
+            "peak_memory_gb": peak_memory_gb(),
+        }
+        if args.device.type == "cuda":
+            self.facts["peak_gpu_memory_gb"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        if self.first_step:
+            self.facts["resumed_at_step"] = self.first_step
+        evaluations = [logs for logs in state.log_history if any(name.startswith("eval_") for name in logs)]
+        if args.load_best_model_at_end and state.best_global_step:
+            evaluations = [logs for logs in evaluations if logs["step"] == state.best_global_step]
+            metric, value = args.metric_for_best_model, float(state.best_metric)
+            self.facts["best"] = {"step": state.best_global_step, "metric": metric, "value": value}
+        if evaluations:
+            self._keep({name: value for name, value in evaluations[-1].items() if name not in ("step", "epoch")})
+
+    def on_evaluate(self, args, state, control, metrics: dict[str, float] | None = None, **kwargs):
+        self._keep(metrics or {})
+
+    def on_predict(self, args, state, control, metrics: dict[str, float] | None = None, **kwargs):
+        self._keep(metrics or {})
+
+    def _keep(self, metrics: dict[str, float]) -> None:
+        prefix = next((name.split("_")[0] for name in metrics if "precision@" in name), None)
+        if prefix in self.PARTS:
+            self.metrics[self.PARTS[prefix]] = (prefix, metrics)
+
+
+def loss_curve(log_history: list[dict[str, Any]], points: int) -> list[tuple[int, float]]:
+    """Steps and the loss at them, of all that was logged the first, the last and as many between as there may be."""
+    losses = [(logs["step"], float(logs["loss"])) for logs in log_history if "loss" in logs]
+    if len(losses) <= points:
+        return losses
+    return [losses[round(i * (len(losses) - 1) / (points - 1))] for i in range(points)]
 
 
 def loss_terms(logs: dict[str, Any]) -> str:

@@ -1,11 +1,10 @@
-"""The command `glocal-xml ensemble`: labels ranked by the mean of the probabilities of several trained models."""
+"""Labels ranked by the mean of the probabilities of several trained models."""
 
-import argparse
 import logging
 import os
 import time
 from collections.abc import Sequence
-from itertools import count, takewhile
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,54 +13,16 @@ from transformers import AutoConfig
 
 from glocal_xml.data import LabelSpace
 
-from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments
+from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from .ensemble_ranking import ensemble_top_k
 from .prepare import check_arguments, load_texts, settle_ranks, trained_label_space
 from .report import data_facts, environment, ranking_metrics, results_table
-from .run import quieten, start_logging
 from .run_folder import check_run_folder, clear_run_folder, prediction_lines, write_predictions, write_results
 
 logger = logging.getLogger(__name__)
 
 # The row of results that all members made.
 ENSEMBLE = "ensemble"
-USAGE = """usage: glocal-xml ensemble MODEL MODEL ... [OPTIONS]
-
-Ranks labels by the mean of the probabilities of several trained models. Families, encoders, tokenizers and label trees
-may differ, the labels and their order may not. One model is in memory at a time.
-
-options:
-  --test_file FILE     texts with labels: metrics of the ensemble and of each member
-  --predict_file FILE  texts to predict labels for; labels optional
-  --output_dir FOLDER  where results.json and predictions.jsonl go (default: outputs/ensemble)
-  --top_k N            labels of each text in predictions.jsonl (default: 10)
-  --candidates N       best labels that each model brings in; a label that none brings in cannot win (default: 50)
-
-The other options for data, metrics and the device are those of `glocal-xml train --help`.
-
-example: glocal-xml ensemble outputs/tree-0 outputs/tree-1 outputs/tree-2 --test_file test.jsonl
-"""
-
-
-def main(argv: list[str]) -> dict[str, Any]:
-    """Runs the ensemble that the arguments ask for and returns what `results.json` holds."""
-    if any(argument in ("-h", "--help") for argument in argv):
-        print(USAGE, end="")
-        return {}
-    members = list(takewhile(lambda argument: not argument.startswith("-"), argv))
-    parser = argparse.ArgumentParser(prog="glocal-xml ensemble", add_help=False, allow_abbrev=False)
-    parser.add_argument("--top_k", type=int, default=10)
-    parser.add_argument("--candidates", type=int, default=50)
-    own, rest = parser.parse_known_args(argv[len(members) :])
-    start_logging()
-    model_args, data_args, args = parse_arguments(["--output_dir", f"outputs/{ENSEMBLE}", *rest])
-    quieten(args)
-    given = [name for name, value in vars(ModelArguments()).items() if getattr(model_args, name) != value]
-    if given:
-        raise ValueError(
-            f"An ensemble is made of trained models, named before all options: leave out {', '.join(given)}."
-        )
-    return run_ensemble(members, data_args, args, top_k=own.top_k, candidates=own.candidates)
 
 
 def run_ensemble(
@@ -173,13 +134,13 @@ def _check(members: Sequence[str], data_args: DataArguments, args: XMTCTrainingA
             f"An ensemble needs two models or more, got {len(members)}: `glocal-xml ensemble MODEL MODEL … [OPTIONS]`."
         )
     check_arguments(ModelArguments(model=members[0]), data_args, training=False)
-    given = {"train_file": data_args.train_file, "streaming": data_args.streaming}
+    given = {"train_file": data_args.train_file, "streaming": data_args.streaming, "windows": data_args.windows}
     unfit = [
         name for name, value in (given | {"resume_from_checkpoint": args.resume_from_checkpoint}).items() if value
     ]
     if unfit:
         raise ValueError(
-            f"An ensemble trains nothing and goes over its texts several times: leave out {', '.join(unfit)}."
+            f"An ensemble trains nothing and reads the start of its texts several times: leave out {', '.join(unfit)}."
         )
     if args.world_size > 1:
         raise ValueError(

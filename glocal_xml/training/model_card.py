@@ -3,30 +3,51 @@
 import json
 import os
 import re
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from .card_tables import PARTS, band_limits, measured_branches, percent, ranks, result_columns, result_tables
+from .card_training import training_section
 from .family_papers import FAMILY_PAPERS, FamilyPaper
-from .run_folder import CARD_MARK, RESULTS_FILE
+from .published_files import public_results
+from .run_folder import CARD_FILE, CARD_MARK, RESULTS_FILE
 
 
-def card_of_run(source: str | os.PathLike) -> tuple[str, str]:
+def card_of_run(source: str | os.PathLike, *, repo_id: str | None = None) -> tuple[str, str]:
     """
     The name and the model card of a run.
 
     Args:
         source: Folder of the run, or its results file kept elsewhere as `<name>.results.json`.
+        repo_id: Id that the model has on the Hub; without one it is named after the folder.
     """
     path = Path(source, RESULTS_FILE) if Path(source).is_dir() else Path(source)
-    results = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); give the folder of a run or its {RESULTS_FILE}.") from error
     if not isinstance(results, dict) or not {"settings", "environment"} <= results.keys():
         raise ValueError(f"{path} is not the results of a run; give the folder of a run or its {RESULTS_FILE}.")
-    name = card_name(path, results["settings"]["model"]["model_type"])
+    config = path.with_name("config.json")
+    if path.name == RESULTS_FILE and config.is_file():
+        results["calibration"] = json.loads(config.read_text(encoding="utf-8")).get("calibration")
+    name = repo_id or card_name(path, results["settings"]["model"]["model_type"])
     return name, render_model_card(results, name=name)
+
+
+def describe_card(card: str, **facts: Any) -> str:
+    """A card with more facts in its front matter, such as `license` or `language`; what is `None` is left alone."""
+    try:
+        edited = ModelCard(card)
+    except (yaml.YAMLError, TypeError) as error:
+        raise ValueError(f"The front matter of {CARD_FILE} is no YAML: {error}") from error
+    for name, value in facts.items():
+        if value is not None:
+            setattr(edited.data, name, value)
+    return str(edited)
 
 
 def card_name(results_path: Path, model_type: str) -> str:
@@ -48,10 +69,10 @@ def render_model_card(results: dict[str, Any], *, name: str) -> str:
 
     Args:
         results: What `results.json` of a run that trained a model holds.
-        name: Name of the model.
+        name: Name of the model, or its id on the Hub.
     """
-    settings = _without_folders(results["settings"])
-    if not (settings["data"]["train_file"] or (settings["data"]["dataset_name"] and settings["model"]["encoder"])):
+    settings = public_results(results["settings"])
+    if "training" not in results:
         raise ValueError("The run trained no model; a card is made of the run that did.")
     model_type = settings["model"]["model_type"]
     if model_type not in FAMILY_PAPERS:
@@ -59,26 +80,16 @@ def render_model_card(results: dict[str, Any], *, name: str) -> str:
     paper = FAMILY_PAPERS[model_type]
     sections = [
         f"---\n{_front_matter(results, settings, name)}\n---\n{CARD_MARK}",
-        f"# {name}\n\n{_introduction(results, paper)}",
+        f"# {name.split('/')[-1]}\n\n{_introduction(results, paper)}",
         f"## Use\n\n{_use(results, name, paper)}",
         f"## Data\n\n{_data(results, settings)}",
         f"## Results\n\n{result_tables(results, settings)}",
+        f"## Training\n\n{training_section(results['training'])}",
         f"## Settings\n\n{_settings(results, settings)}",
         f"## Limits\n\n{_limits(results, settings, paper)}",
         f"## Citation\n\n```bibtex\n{paper.bibtex(model_type)}\n```",
     ]
     return "\n\n".join(sections) + "\n"
-
-
-def _without_folders(value: Any) -> Any:
-    """Settings with absolute paths cut to the file name: where a machine keeps its files concerns nobody else."""
-    if isinstance(value, dict):
-        return {name: _without_folders(item) for name, item in value.items()}
-    if isinstance(value, str):
-        for path in (PurePosixPath(value), PureWindowsPath(value)):
-            if path.is_absolute() or value.startswith("~"):
-                return path.name or value
-    return value
 
 
 def _front_matter(results: dict[str, Any], settings: dict[str, Any], name: str) -> str:
@@ -91,12 +102,12 @@ def _front_matter(results: dict[str, Any], settings: dict[str, Any], name: str) 
             "task_type": "text-classification",
             "task_name": "Extreme multi-label text classification",
             "dataset_type": hub_ids.get("dataset") or "unknown",
-            "dataset_name": data["dataset_name"] or data["test_file"],
+            "dataset_name": data["dataset_name"] or data["test_file"] or "unknown",
             "dataset_config": data["dataset_config"],
             "dataset_split": "test",
         }
         propensities = {"a": training["propensity_a"], "b": training["propensity_b"]}
-        metrics["model_name"] = name
+        metrics["model_name"] = name.split("/")[-1]
         metrics["eval_results"] = [
             EvalResult(
                 metric_type=metric,
@@ -130,35 +141,32 @@ def _introduction(results: dict[str, Any], paper: FamilyPaper) -> str:
 
 
 def _use(results: dict[str, Any], name: str, paper: FamilyPaper) -> str:
-    shows_words = _shows_words(results, paper)
+    comment = "" if "/" in name else "  # the folder of this model, or its id on the Hub"
     lines = [
         "```python",
-        "from transformers import AutoModel, AutoTokenizer",
+        "from transformers import pipeline",
         "",
-        f'name = "{name}"  # the folder of this model, or its id on the Hub',
-        "model = AutoModel.from_pretrained(name, trust_remote_code=True)",
-        "tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)",
-        'inputs = tokenizer("The text to label", truncation=True, return_tensors="pt")',
-        "best = model.predict_top_k(**inputs, top_k=5)",
-        "for label, score in zip(best.top_k_ids[0], best.top_k_scores[0]):",
-        '    print(f"{score:.2f}", model.label_names[label])',
+        f'name = "{name}"{comment}',
+        'tagger = pipeline("extreme-multi-label-classification", model=name, trust_remote_code=True)',
+        'for found in tagger("The text to label", top_k=5):',
+        '    print(f"{found[\'score\']:.2f}", found["label"])',
         "```",
         "",
         "`trust_remote_code=True` runs the code that lies beside the weights. Where the package `glocal-xml` is "
         "installed, `import glocal_xml` takes its place"
-        + (", and `explain` shows which words each label read:" if shows_words else ":"),
-        "",
-        "```python",
-        "import glocal_xml",
-        "",
-        "model = AutoModel.from_pretrained(name)",
+        + (", and `explain` shows which words each label read:" if _shows_words(results, paper) else "."),
     ]
-    if shows_words:
+    if _shows_words(results, paper):
         lines += [
-            'for label in glocal_xml.explain(model, tokenizer, "The text to label", top_k=5):',
-            "    print(label.label, label.score, label.words)",
+            "",
+            "```python",
+            "import glocal_xml",
+            "",
+            'tagger = pipeline("extreme-multi-label-classification", model=name)',
+            'print(glocal_xml.explain(tagger.model, tagger.tokenizer, "The text to label", top_k=5).to_text())',
+            "```",
         ]
-    return "\n".join([*lines, "```"])
+    return "\n".join(lines)
 
 
 def _data(results: dict[str, Any], settings: dict[str, Any]) -> str:
@@ -168,7 +176,8 @@ def _data(results: dict[str, Any], settings: dict[str, Any]) -> str:
     for part in PARTS:
         if part != "train" and part not in results:
             continue
-        source = f"`{data[f'{part}_file'] or data['dataset_name']}`"
+        known = data[f"{part}_file"] or data["dataset_name"]
+        source = f"`{known}`" if known else "texts that were given in Python"
         if part == "validation" and not data["validation_file"] and data["validation_size"]:
             source = "held out of the training texts at random"
         elif data.get(f"max_{part}_texts"):
@@ -195,8 +204,9 @@ def _settings(results: dict[str, Any], settings: dict[str, Any]) -> str:
     }
     versions = dict(results["environment"])
     machine, processes = versions.pop("machine"), versions.pop("processes")
+    files = settings["data"]["train_file"] or settings["data"]["dataset_name"]
     return (
-        "What decided the result, as a recipe for `glocal-xml train`:\n\n"
+        f"What decided the result{', as a recipe for `glocal-xml train`' if files else ''}:\n\n"
         f"```yaml\n{yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)}```\n\n"
         f"Versions: {', '.join(f'{package} {version}' for package, version in versions.items())}. "
         f"Machine: {machine}; {processes} process{'es' if processes > 1 else ''}."
@@ -217,7 +227,7 @@ def _limits(results: dict[str, Any], settings: dict[str, Any], paper: FamilyPape
     )
     if "validation" not in results:
         limits.append("There were no validation texts: the model is that of the last step, not of the best.")
-    elif training.get("save_strategy") not in (None, "no"):
+    elif training.get("save_strategy") not in (None, "no") and training["metric_for_best_model"]:
         limits.append(
             f"The checkpoint was chosen by `{training['metric_for_best_model']}` on the validation texts: their "
             "figures are too good."
@@ -232,12 +242,18 @@ def _limits(results: dict[str, Any], settings: dict[str, Any], paper: FamilyPape
                 f"P@{k} on the test texts was better for {' and '.join(ahead)} alone than for {final} "
                 f"({percent(scores[final])}), which is what the model predicts."
             )
-    limits.append("Probabilities were not calibrated: they rank labels; choose a threshold on texts of your own.")
+    if (calibration := results.get("calibration")) is None:
+        limits.append("Probabilities were not calibrated: they rank labels; choose a threshold on texts of your own.")
+    else:
+        limits.append(
+            f"Temperature ({calibration['temperature']:.3g}) and threshold ({calibration['threshold']:.3g}) come from "
+            f"{calibration['texts']:,} texts, and count where `calibrated=True` or `threshold='calibrated'` is given."
+        )
     if data["max_length"]:
         limits.append(f"At most {data['max_length']} tokens of a text are read; the rest is cut off.")
     if _shows_words(results, paper):
         limits.append("Attention tells which words a label read; it is no proof that they caused its score.")
-    limits.append("Speed, memory, and bias against groups of people or topics were not measured.")
+    limits.append("Speed in use, and bias against groups of people or topics were not measured.")
     return "\n".join(f"- {limit}" for limit in limits)
 
 

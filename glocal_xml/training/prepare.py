@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from huggingface_hub import snapshot_download
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
@@ -23,6 +24,7 @@ from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.modeling.configuration_clustered import ClusteredConfig
 from glocal_xml.modeling.input_checks import position_limit
 from glocal_xml.pretrained import minilm_path
+from glocal_xml.trained_model import plain_model_errors, trained_config, trained_tokenizer
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from .report import FINAL, branch_metrics
@@ -87,24 +89,29 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of the model or of its encoder; it keeps the length at which the model is trained."""
     if model_args.model is not None:
-        tokenizer = AutoTokenizer.from_pretrained(model_args.model)
+        tokenizer = trained_tokenizer(model_args.model)
     else:
         if model_args.encoder == WORD_ENCODER:
             tokenizer = make_word_tokenizer(texts["train"]["text"], model_args.encoder_options)
         else:
             hub = {name: value for name, value in model_args.encoder_options.items() if name in _HUB_OPTIONS}
-            tokenizer = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder), **hub)
+            encoder = encoder_path(model_args.encoder)
+            with plain_model_errors(encoder):
+                tokenizer = AutoTokenizer.from_pretrained(encoder, **hub)
         max_length = max_length or min(_DEFAULT_LENGTH, tokenizer.model_max_length)
     if max_length is not None:
         tokenizer.model_max_length = max_length
     return tokenizer
 
 
-def trained_label_space(model: str) -> LabelSpace:
+def trained_label_space(model: str, *, revision: str | None = None, token: str | None = None) -> LabelSpace:
     """The label space of a trained model, from its folder or from the Hub."""
+    hub_options = {"revision": revision, "token": token}
+    trained_config(model, **hub_options)
     folder = Path(model)
     if not folder.is_dir():
-        folder = Path(snapshot_download(model, allow_patterns=list(LABEL_SPACE_FILES)))
+        with plain_model_errors(model):
+            folder = Path(snapshot_download(model, allow_patterns=list(LABEL_SPACE_FILES), **hub_options))
     if not all((folder / name).is_file() for name in LABEL_SPACE_FILES):
         raise ValueError(
             f"{model} lacks {' or '.join(LABEL_SPACE_FILES)}; models of this package have both; give its folder."
@@ -113,7 +120,7 @@ def trained_label_space(model: str) -> LabelSpace:
 
 
 def load_texts(
-    data_args: DataArguments, label_space: LabelSpace | None, seed: int
+    data_args: DataArguments, label_space: LabelSpace | None, seed: int, train_rows: Dataset | None = None
 ) -> tuple[dict[str, Any], LabelSpace]:
     """
     The parts train, validation, test and predict with `text` and `labels`, and their label space.
@@ -122,6 +129,7 @@ def load_texts(
         data_args: Files and how to read them.
         label_space: Labels of a trained model; without it those of the training texts.
         seed: Decides random parts.
+        train_rows: Training texts in memory instead of a file.
     """
     columns = {"text_column": data_args.text_column, "labels_column": data_args.labels_column}
     delimiter = {"label_delimiter": data_args.label_delimiter}
@@ -137,7 +145,10 @@ def load_texts(
     else:
         files = {name: getattr(data_args, f"{name}_file") for name in ("train", "validation", "test")}
         files = {name: path for name, path in files.items() if path is not None}
+    if train_rows is not None:
+        files["train"] = train_rows
     texts: dict[str, Any] = {}
+    earlier = label_space
     if files:
         parts, label_space = load_xmtc_dataset(
             files,
@@ -158,7 +169,7 @@ def load_texts(
             **reader,
         )
         texts["predict"] = parts["test"]
-    return take_parts(texts, label_space, data_args, seed)
+    return take_parts(texts, label_space, earlier, data_args, seed)
 
 
 def read_label_names(path: str | None) -> list[str] | None:
@@ -170,9 +181,9 @@ def read_label_names(path: str | None) -> list[str] | None:
 
 
 def take_parts(
-    texts: dict[str, Any], label_space: LabelSpace, data_args: DataArguments, seed: int
+    texts: dict[str, Any], label_space: LabelSpace, earlier: LabelSpace | None, data_args: DataArguments, seed: int
 ) -> tuple[dict[str, Any], LabelSpace]:
-    """Random parts where fewer texts are asked for, and the validation part of the training texts."""
+    """Random parts where fewer texts are asked for, and the validation part; `earlier` is what a model knows."""
     if data_args.streaming:
         # What a stream brings is mixed within a window; files are often sorted.
         if "train" in texts:
@@ -191,8 +202,11 @@ def take_parts(
     if "train" in texts:
         # Propensities, bands and priors are those of the texts that are trained on.
         ids = np.concatenate([np.zeros(0, dtype=np.int64), *texts["train"]["labels"]]).astype(np.int64)
-        counts = np.bincount(ids, minlength=label_space.num_labels)
-        label_space = replace(label_space, counts=counts.tolist(), num_texts=len(texts["train"]))
+        counts, num_texts = np.bincount(ids, minlength=label_space.num_labels), len(texts["train"])
+        if earlier is not None:
+            # Labels of a model that is trained further are not rare because new texts lack them.
+            counts, num_texts = counts + np.asarray(earlier.counts), num_texts + earlier.num_texts
+        label_space = replace(label_space, counts=counts.tolist(), num_texts=num_texts)
     return texts, label_space
 
 
@@ -245,8 +259,9 @@ def build_model(
     if model_args.model is not None:
         if model_args.model_config:
             raise ValueError("`model_config` is for new models; a trained model keeps the configuration it has.")
-        model = AutoModel.from_pretrained(model_args.model, dtype=torch.float32)
-        # Those of the texts it is trained further on, or, where it is not, its own.
+        with plain_model_errors(model_args.model):
+            model = AutoModel.from_pretrained(model_args.model, dtype=torch.float32, trust_remote_code=False)
+        # Its own and those of the texts it is trained further on.
         model.set_label_counts(label_space.counts)
         return model
     family = next(model for config, model in FAMILIES.items() if config.model_type == model_args.model_type)

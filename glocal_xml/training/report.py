@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from glocal_xml.data import LabelSpace
@@ -35,6 +36,20 @@ def peak_memory_gb() -> float:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # In kilobytes, on a Mac in bytes.
     return round(peak / (2**30 if sys.platform == "darwin" else 2**20), 2)
+
+
+def hardware(device: torch.device) -> str:
+    """What the machine computes with."""
+    if device.type == "cuda":
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(device)}"
+    try:
+        # Elsewhere than on Linux the platform tells.
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.processor() or platform.machine()
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{model}, {psutil.cpu_count()} cores, {torch.get_num_threads()} threads used, {memory:.0f} GB of memory"
 
 
 def ranking_metrics(

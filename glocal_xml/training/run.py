@@ -10,9 +10,10 @@ import datasets
 import transformers
 from transformers import set_seed
 
-from glocal_xml.data import LabelSpace, tokenize
+from glocal_xml.data import LabelSpace
 
-from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments
+from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+from .calibration_of_run import calibration_of_run, check_calibrate
 from .model_card import card_of_run
 from .prepare import (
     build_model,
@@ -47,8 +48,10 @@ from .run_folder import (
     write_predictions,
     write_results,
 )
+from .run_parser import parse_arguments
 from .trainer import XMTCTrainer
 from .tree_of_run import tree_of_run
+from .windows_of_run import check_windows, tokens_of_run
 
 logger = logging.getLogger("glocal_xml")
 
@@ -56,7 +59,7 @@ logger = logging.getLogger("glocal_xml")
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Runs what the arguments ask for and returns what `results.json` holds."""
     start_logging()
-    model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv)
+    model_args, data_args, args = parse_arguments(sys.argv[1:] if argv is None else argv, prog="glocal-xml train")
     quieten(args)
     return run(model_args, data_args, args)
 
@@ -75,11 +78,29 @@ def quieten(args: XMTCTrainingArguments) -> None:
         transformers.utils.logging.disable_progress_bar()
 
 
-def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTrainingArguments) -> dict[str, Any]:
-    """Trains where there are training texts, then evaluates and predicts where there are texts for it."""
+def run(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: XMTCTrainingArguments,
+    train_rows: datasets.Dataset | None = None,
+) -> dict[str, Any]:
+    """
+    Trains where there are training texts, then evaluates and predicts where there are texts for it.
+
+    Args:
+        model_args: Which model to train or to use.
+        data_args: Where texts and labels come from.
+        args: How to train, and where results go.
+        train_rows: Training texts in memory instead of a file, with the columns `text` and `labels` (names).
+    """
     started = time.time()
-    training = data_args.train_file is not None or (data_args.dataset_name is not None and model_args.model is None)
+    training = (
+        train_rows is not None
+        or data_args.train_file is not None
+        or (data_args.dataset_name is not None and model_args.model is None)
+    )
     check_arguments(model_args, data_args, training)
+    check_windows(data_args)
     if args.label_shards != 1:
         raise ValueError(
             f"`label_shards` is {args.label_shards}, but Trainer trains whole label tables only: use "
@@ -96,10 +117,15 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
 
     known = trained_label_space(model_args.model) if model_args.model is not None else None
     with args.main_process_first(desc="reading"):
-        texts, label_space = load_texts(data_args, known, args.seed)
+        texts, label_space = load_texts(data_args, known, args.seed, train_rows)
+    check_calibrate(args.calibrate, training, "validation" in texts)
     tokenizer = load_tokenizer(model_args, data_args.max_length, texts)
     with args.main_process_first(desc="tokenising"):
-        tokens = {name: tokenize(part, tokenizer, tokenizer.model_max_length) for name, part in texts.items()}
+        tokens = {
+            name: tokens_of_run(part, tokenizer, data_args, training=name == "train") for name, part in texts.items()
+        }
+    if data_args.windows is not None and training:
+        logger.info("windows: %d of %d training texts", len(tokens["train"]), len(texts["train"]))
     logger.info("labels: %s", label_space.describe())
     tree = tree_of_run(
         model_args,
@@ -113,8 +139,11 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
     )
     model = build_model(model_args, label_space, tokenizer, tree)
     check_length(model, tokenizer.model_max_length)
-    if training and (warning := late_loss(model.config, args)):
-        logger.warning(warning)
+    if training:
+        # Of a trained model it would be that of other weights.
+        model.config.calibration = None
+        if warning := late_loss(model.config, args):
+            logger.warning(warning)
     # Results tell what was used, also where it was left to the defaults or to a trained model.
     model_args.model_type, data_args.max_length = model.config.model_type, tokenizer.model_max_length
     follow_validation(args, "validation" in tokens)
@@ -126,6 +155,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
         processing_class=tokenizer,
         train_dataset=tokens.get("train"),
         eval_dataset=tokens.get("validation"),
+        windows=data_args.windows,
     )
     results: dict[str, Any] = {
         "settings": run_settings(model_args, data_args, args),
@@ -137,9 +167,21 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
     if checkpoint is None and trainer.is_world_process_zero():
         clear_run_folder(args.output_dir)
     if training:
-        results["training"] = train(trainer, checkpoint)
-        trainer.save_model()
+        results["training"] = train(trainer, checkpoint) | trainer.training_facts.facts
+        # Not to the Hub yet, for which `save_model` would be the sign.
+        trainer.save_model(_internal_call=True)
+        # Without texts to tell by, nothing is known.
+        results["collapsed"] = None
     results |= judge(trainer, texts, tokens, label_space)
+    if args.calibrate is not None:
+        results["calibration"] = calibration_of_run(
+            args.calibrate,
+            lambda part, number: trainer.best_labels(tokens[part], number),
+            texts,
+            label_space,
+            trainer.model,
+            args.output_dir if trainer.is_world_process_zero() else None,
+        )
     results["seconds"] = round(time.time() - started, 1)
     results["peak_memory_gb"] = peak_memory_gb()
     if trainer.is_world_process_zero():
@@ -147,6 +189,9 @@ def run(model_args: ModelArguments, data_args: DataArguments, args: XMTCTraining
         if training:
             card = write_card(args.output_dir, card_of_run(args.output_dir)[1])
             logger.info("model card: %s", card or "README.md was there already; `glocal-xml card` prints the card")
+    if training and args.push_to_hub:
+        trainer.run_results = results
+        trainer.push_to_hub()
     trainer.end()
     return results
 
@@ -189,6 +234,8 @@ def judge(
             rows = result_rows(output.metrics, part, final_name(trainer.model))
             rows[BASELINE] = frequency_baseline(output.label_ids, label_space, trainer.args)
             results[part] = rows
+            if trainer.train_dataset is not None and "collapsed" not in results:
+                results["collapsed"] = trainer.collapse_watch.conclude(output.predictions[FINAL], output.label_ids)
             logger.info("%s, %d texts\n%s", part, len(output.label_ids), results_table(rows, trainer.args))
         if part != "validation":
             best, scores = output.predictions[FINAL], output.predictions["scores"]

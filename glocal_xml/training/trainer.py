@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Sized
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from huggingface_hub import HfApi, ModelCard
 from torch import nn
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, ProgressCallback, Trainer
@@ -12,11 +15,17 @@ from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback,
 from glocal_xml.data import LabelSpace, XMTCCollator
 
 from .arguments import XMTCTrainingArguments
-from .callbacks import EpochStarter, RunReporter
+from .callbacks import EpochStarter, RunReporter, TrainingFacts
+from .collapse import CollapseWatch
 from .gradient_clipping import clip_gradients
+from .model_card import card_name, describe_card, render_model_card
 from .prepare import check_processes
+from .published_files import commit_operations, published_files
 from .report import FINAL, branch_metrics, final_name
 from .rowwise_adamw import for_sparse_tables
+from .run_folder import CARD_FILE, RESULTS_FILE, write_card, write_results
+from .trainer_card import results_of_trainer
+from .windows_of_run import WINDOW_COUNTS, WindowCollator, rank_windows
 
 
 class XMTCTrainer(Trainer):
@@ -25,11 +34,18 @@ class XMTCTrainer(Trainer):
 
     Args:
         label_space (`LabelSpace`): Names, training counts and bands of the labels, for metrics and checkpoints.
+        windows (`str`, *optional*): Where texts to evaluate come in windows (`tokens_of_run`): whether the `"max"`
+            or the `"mean"` over them scores a text.
         kwargs: As for `Trainer`; `args` must be `XMTCTrainingArguments` and `processing_class` the tokenizer.
     """
 
-    def __init__(self, *, args: XMTCTrainingArguments, label_space: LabelSpace, **kwargs: Any):
-        self.label_space = label_space
+    def __init__(
+        self, *, args: XMTCTrainingArguments, label_space: LabelSpace, windows: str | None = None, **kwargs: Any
+    ):
+        self.label_space, self.windows = label_space, windows
+        if windows is not None:
+            # No argument of a model is called so, and Trainer would drop them.
+            args.remove_unused_columns = False
         if getattr(kwargs.get("model"), "is_distributed_loading_by_transformers", False):
             # Accelerate refuses them on CPUs; and Trainer would evaluate every text once per process, and keep the
             # optimiser states of the first process alone.
@@ -38,16 +54,24 @@ class XMTCTrainer(Trainer):
                 "`examples/run_xmtc_no_trainer.py --label_shards`, or load it without `distributed_config`."
             )
         check_processes(kwargs["model"].config, args.world_size)
-        kwargs.setdefault("data_collator", XMTCCollator(kwargs["processing_class"]))
+        collator = XMTCCollator if windows is None else WindowCollator
+        kwargs.setdefault("data_collator", collator(kwargs["processing_class"]))
         super().__init__(args=args, compute_metrics=self._metrics, **kwargs)
         # These two print all metrics of all branches and bands as one dictionary.
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
         self.add_callback(RunReporter(args.metrics_at, final_name(self.model)))
         self.add_callback(EpochStarter())
+        self.collapse_watch = CollapseWatch(label_space, args, self.model)
+        self.training_facts = TrainingFacts()
+        self.add_callback(self.training_facts)
+        # What a whole run knows, where this is part of one.
+        self.run_results: dict[str, Any] | None = None
         # Sums of the terms of the loss, and of how many batches, since the last log.
         self._loss_terms: dict[str, torch.Tensor] = {}
         self._loss_batches = 0
+        # Labels to rank where others than usual are asked for.
+        self._depth: int | None = None
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
 
@@ -118,6 +142,9 @@ class XMTCTrainer(Trainer):
         labels = inputs.get("labels")
         if labels is not None:
             inputs["labels"] = known_labels(labels, self.label_space.num_labels)
+        if WINDOW_COUNTS in inputs:
+            with self.compute_loss_context_manager():
+                return None, rank_windows(self.model, inputs, self.windows, self._ranked_labels()), labels
         with self.compute_loss_context_manager():
             outputs = model(**inputs, top_k=self._ranked_labels(), output_logits=False)
         if prediction_loss_only:
@@ -125,16 +152,85 @@ class XMTCTrainer(Trainer):
         rankings = {FINAL: outputs.top_k_ids, "scores": outputs.top_k_scores, **(outputs.branch_top_k_ids or {})}
         return outputs.loss, rankings, labels
 
+    def best_labels(self, texts: Any, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Ids and scores of the best labels of each text, (texts, number), ranked as in use: whatever labels they have.
+
+        Args:
+            texts: Tokenised texts.
+            number: How many labels to rank; not more than there are.
+        """
+        self._depth = number
+        try:
+            rankings = self.predict(texts.remove_columns("labels")).predictions
+        finally:
+            self._depth = None
+        return rankings[FINAL], rankings["scores"]
+
     def _ranked_labels(self) -> int:
-        return max(*self.args.metrics_at, self.model.config.top_k)
+        return self._depth or max(*self.args.metrics_at, self.model.config.top_k)
 
     def _metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
+        if self.is_in_train:
+            best = evaluation.predictions[FINAL]
+            self.collapse_watch.look(best, evaluation.label_ids, self.state.epoch or 0.0)
         return branch_metrics(evaluation.predictions, evaluation.label_ids, self.label_space, self.args)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
         # With its label space a checkpoint can be evaluated and trained further on its own.
         self.label_space.save(self.args.output_dir if output_dir is None else output_dir)
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        dataset: str | list[str] | None = None,
+    ) -> None:
+        """Writes `results.json` and a card made of it, unless its place is taken by one that a person wrote."""
+        if not self.is_world_process_zero():
+            return
+        results = results_of_trainer(self) if self.run_results is None else self.run_results
+        folder = Path(self.args.output_dir)
+        write_results(folder, results)
+        name = self.hub_model_id or model_name or card_name(folder / RESULTS_FILE, self.model.config.model_type)
+        card = render_model_card(results, name=name)
+        own = ModelCard(card).data.tags
+        further = [tag for tag in ([tags] if isinstance(tags, str) else tags or []) if tag not in own]
+        facts = {"language": language, "license": license, "tags": own + further, "base_model": finetuned_from}
+        datasets = [dataset] if isinstance(dataset, str) else dataset
+        write_card(folder, describe_card(card, **facts, datasets=datasets))
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As `Trainer` does it, in one commit without predictions, pickled arguments and checkpoints."""
+        token = self.args.hub_token if token is None else token
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token)
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        self.create_model_card(**kwargs)
+        files = published_files(self.args.output_dir) | {CARD_FILE: Path(self.args.output_dir, CARD_FILE)}
+        revision = self.args.hub_revision if revision is None else revision
+        api = HfApi(token=token)
+        known = api.list_repo_files(self.hub_model_id, revision=revision)
+        return api.create_commit(
+            self.hub_model_id,
+            commit_operations(files, known),
+            commit_message=commit_message,
+            revision=revision,
+            run_as_future=not blocking,
+        )
 
 
 def known_labels(labels: torch.Tensor, num_labels: int) -> torch.Tensor:

@@ -79,3 +79,9 @@ def test_half_precision_only_where_the_device_has_it(caplog):
         _, _, training = parse_arguments(["--bf16", "true", "--use_cpu", "true"])
     assert not training.bf16
     assert "single precision" in caplog.text
+
+
+def test_checkpoints_are_not_pushed(tmp_path):
+    """They hold pickled arguments, and these the token."""
+    with pytest.raises(ValueError, match="`hub_strategy` must be end, got 'every_save'"):
+        parse_arguments(["--output_dir", str(tmp_path), "--hub_strategy", "every_save"])

@@ -14,10 +14,11 @@ from hypothesis.extra import numpy as numpy_strategies
 from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml.cli import main as cli
+from glocal_xml.commands.ensemble import main
 from glocal_xml.data import LabelSpace, build_label_tree
 from glocal_xml.modeling import GlocalXMLForMultiLabel, MEXMLForMultiLabel
 from glocal_xml.training import XMTCTrainingArguments, ensemble_top_k
-from glocal_xml.training.ensemble import main, member_names
+from glocal_xml.training.ensemble import member_names
 from glocal_xml.training.ensemble_ranking import union_of_labels
 
 LABELS = [f"is {word}" for word in ("apple", "banana", "cherry", "dog", "elephant", "fox", "green", "house")]
@@ -200,7 +201,7 @@ def test_mistakes_are_named(member, text_file, tmp_path):
         main([first, short, *data])
     both = [first, second]
     for arguments, message in {
-        (first, *data): "two models or more, got 1",
+        (first, *data): "two members or more",
         (*both, *data[2:]): "Nothing to do",
         (*both, *data, "--candidates", "3"): "`candidates` is 3, but 8 labels",
         (*both, *data, "--top_k", "0"): "`top_k` must be at least 1",

@@ -3,8 +3,7 @@
 import copy
 import json
 import re
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def run_folder(encoder_folder, text_file, tmp_path_factory):
             *("--encoder_options", '{"token": "hf_secret", "hidden_dropout_prob": 0.0}'),
             *("--train_file", text_file("train.jsonl", 40), "--test_file", text_file("test.jsonl", 8, first=40)),
             *("--validation_size", "8", "--metrics_at", "1", "2", "--num_train_epochs", "1"),
-            *("--output_dir", str(folder)),
+            *("--logging_steps", "1", "--output_dir", str(folder)),
         ]
     )
     return folder
@@ -117,23 +116,46 @@ def test_one_branch(debtags):
 
 
 def test_the_code_of_the_card_works(run_folder, monkeypatch, capsys):
-    """The first block where the package is absent, then both in a row where it is there."""
+    """Both blocks in a row, from the folder; `tests/hub` tries them by id, and where the package is absent."""
     first, second = code_blocks((run_folder / "README.md").read_text(encoding="utf-8"), "python")
-    absent = 'import sys\nsys.modules["glocal_xml"] = None\n'
-    alone = subprocess.run(
-        [sys.executable, "-c", absent + first],
-        capture_output=True,
-        text=True,
-        cwd=run_folder.parent,
-        stdin=subprocess.DEVNULL,
-    )
-    assert alone.returncode == 0, alone.stderr
-    lines = alone.stdout.strip().splitlines()
-    assert len(lines) == 5 and all(re.fullmatch(r"[01]\.\d\d is \w+", line) for line in lines)
     monkeypatch.chdir(run_folder.parent)
     exec(first + second, {})
-    shown = capsys.readouterr().out.strip().splitlines()
-    assert shown[:5] == lines and shown[5].startswith(lines[0].split(" ", 1)[1])
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert all(re.fullmatch(r"[01]\.\d\d is \w+", line) for line in lines[:5])
+    assert lines[5] == "The text to label" and lines[0].split(" ", 1)[1] in lines[6]
+
+
+def test_training_is_told_as_far_as_it_is_known(run_folder, debtags):
+    text = (run_folder / "README.md").read_text(encoding="utf-8").split("## Training\n\n")[1].split("\n\n")[0]
+    results = json.loads((run_folder / "results.json").read_text(encoding="utf-8"))
+    facts = results["training"]
+    done, loss, best, hardware = text.splitlines()
+    assert (
+        done.startswith(f"- {facts['steps']} steps, 1 epoch in ") and f"{facts['texts_per_second']:.1f} texts" in done
+    )
+    assert loss.count("(") == len(facts["loss_curve"]) == facts["steps"]
+    value = results["validation"]["both"]["precision@2"]
+    assert facts["best"] == {"step": facts["steps"], "metric": "precision@2", "value": value}
+    assert f"precision@2 {100 * value:.2f} on" in best and facts["hardware"] in hardware
+    results["training"]["resumed_at_step"] = 1
+    assert "1 epoch of which those after step 1, where the run was resumed, in " in render_model_card(
+        results, name="x"
+    )
+    # Of a run that kept less, less.
+    card = render_model_card(debtags, name="debtags")
+    assert (
+        "## Training\n\n- 2 epochs in 84 min, 9.6 texts a second, evaluations and checkpoints included\n\n##" in card
+    )
+
+
+def test_calibration_is_told(run_folder, tmp_path):
+    shutil.copytree(run_folder, tmp_path / "tiny")
+    config = json.loads((tmp_path / "tiny" / "config.json").read_text(encoding="utf-8"))
+    assert "Probabilities were not calibrated" in card_of_run(tmp_path / "tiny")[1]
+    config["calibration"] = {"temperature": 1.25, "threshold": 0.3, "f": "micro", "beta": 1.0, "texts": 1200}
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    card = card_of_run(tmp_path / "tiny")[1]
+    assert "Temperature (1.25) and threshold (0.3) come from 1,200 texts" in card and "not calibrated" not in card
 
 
 def test_settings_are_a_recipe(debtags, tmp_path):
@@ -174,7 +196,7 @@ def test_what_has_no_card_is_named(debtags, tmp_path, capsys):
     other["settings"]["model"]["model_type"] = "bert"
     with pytest.raises(ValueError, match="No card for 'bert'"):
         render_model_card(other, name="other")
-    debtags["settings"]["data"]["train_file"] = None
+    del debtags["training"]
     with pytest.raises(ValueError, match="trained no model"):
         render_model_card(debtags, name="evaluation")
     (tmp_path / "results.json").write_text("{}", encoding="utf-8")

@@ -18,7 +18,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from glocal_xml.modeling import MEXMLForMultiLabel
+from glocal_xml.modeling import GlocalXMLForMultiLabel, MEXMLForMultiLabel
 from glocal_xml.training import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -171,8 +171,11 @@ def test_a_dataset_on_disk_with_columns_of_its_own(flags, tmp_path):
 
 
 def test_a_model_without_its_label_space_is_refused(flags, encoder_folder, tmp_path):
-    with pytest.raises(ValueError, match="label_counts.json"):
-        main(["--model", encoder_folder, "--test_file", flags[flags.index("--test_file") + 1]])
+    model = GlocalXMLForMultiLabel.from_encoder(encoder_folder, label_names=["a", "b"], mlp_size=8)
+    model.save_pretrained(tmp_path / "model")
+    for folder, message in {str(tmp_path / "model"): "label_counts.json", encoder_folder: "of the type bert"}.items():
+        with pytest.raises(ValueError, match=message):
+            main(["--model", folder, "--test_file", flags[flags.index("--test_file") + 1]])
 
 
 def test_unseen_labels_count_as_misses(flags, text_file, tmp_path, caplog):
@@ -372,13 +375,14 @@ def test_a_loss_that_never_sets_in_is_told(flags, caplog):
     assert "never in" not in caplog.text
 
 
-def test_further_training_takes_the_new_frequencies(flags, text_file, tmp_path):
+def test_further_training_adds_to_the_frequencies(flags, text_file, tmp_path):
     family = ["--model_type", "me_xml", "--model_config", '{"mlp_size": 8}', "--module_learning_rates", "{}"]
     main([*flags, *family, "--num_train_epochs", "2"])
     further = ["--model", str(tmp_path / "run"), "--train_file", text_file("more.jsonl", 8), "--use_cpu", "true"]
     main([*further, "--num_train_epochs", "1", "--output_dir", str(tmp_path / "more")])
     first, more = (AutoModel.from_pretrained(tmp_path / name).label_counts for name in ("run", "more"))
-    assert first.sum() > more.sum() > 0
+    rows = [json.loads(line) for line in Path(further[3]).read_text().splitlines()]
+    assert (more - first).sum() == sum(len(row["labels"]) for row in rows)
     assert more.tolist() == json.loads((tmp_path / "more" / "label_counts.json").read_text())["counts"]
 
 

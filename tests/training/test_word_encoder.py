@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import WORDS
+from tiny_encoders import WORDS
 from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml import explain
@@ -45,7 +45,7 @@ def test_trains_saves_and_is_used_again(flags, vectors, text_file, tmp_path):
     model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert model.config.encoder.vocab_size == len(tokenizer) == len(WORDS) + 2
     assert model.encoder.embeddings.weight.shape[1] == 8 and (model.encoder.embeddings.weight[0] == 0).all()
-    best = explain(model, tokenizer, "Apple, banana: ICE!", top_k=2)
+    best = explain(model, tokenizer, "Apple, banana: ICE!", top_k=2).labels
     assert {label.label for label in best} == {"is apple", "is banana"}
     assert {word for word, _ in best[0].words} == {"Apple", "banana", "ICE"}
     # Neither the vectors nor the training texts are needed any more.

@@ -1,0 +1,143 @@
+"""What of a folder goes to the Hub: weights, code, label space and tokenizer; no texts, no paths, no tokens."""
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from glocal_xml.data import LABEL_SPACE_FILES
+from glocal_xml.modeling import FAMILIES
+
+from .run_folder import RESULTS_FILE
+
+_CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "s*piece*.model")
+_OTHERS = ("label_tree.npz", *LABEL_SPACE_FILES, *_TOKENIZER)
+
+# By name: where a file lies, or what it holds where that differs.
+Files = dict[str, Path | bytes]
+
+
+def commit_operations(files: Files, known: Iterable[str]) -> list[CommitOperationAdd | CommitOperationDelete]:
+    """
+    What makes a repository hold these files.
+
+    Args:
+        files: Content by name, as of [`published_files`].
+        known: Names of what the repository holds. Of these, weights and the like that the model no longer has are
+            deleted, since they might be loaded; all else may be somebody's own.
+    """
+    patterns = (_CONFIG, "model*.safetensors", _INDEX, RESULTS_FILE, *_OTHERS)
+    ours = {name for name in known if "/" not in name and any(fnmatch(name, pattern) for pattern in patterns)}
+    added = [CommitOperationAdd(name, content) for name, content in files.items()]
+    return [*added, *(CommitOperationDelete(name) for name in sorted(ours - files.keys()))]
+
+
+def published_files(folder: str | os.PathLike) -> Files:
+    """
+    The files of a trained model that go to the Hub.
+
+    Checkpoints, optimiser states, pickled arguments and predictions, which hold texts, stay where they are.
+    """
+    path = Path(folder)
+    config = _read_config(path)
+    # A machine's paths concern nobody else.
+    files: Files = {_CONFIG: _as_json(_without_path_names(config))}
+    for name in (*_weights(path), *_code(path, config)):
+        if not (path / name).is_file():
+            raise _incomplete(path, name)
+        files[name] = path / name
+    others = [file for file in path.iterdir() if any(fnmatch(file.name, pattern) for pattern in _OTHERS)]
+    files |= {file.name: file for file in others if file.is_file()}
+    for name, remedy in {"labels.txt": "model.set_label_names", "tokenizer_config.json": "tokenizer"}.items():
+        if name not in files:
+            raise ValueError(f"{folder} lacks {name}: save it there by `{remedy}` and `save_pretrained`.")
+    if (path / RESULTS_FILE).is_file():
+        try:
+            results = json.loads((path / RESULTS_FILE).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path / RESULTS_FILE} is damaged ({error}); delete it, or train again.") from error
+        files[RESULTS_FILE] = _as_json(public_results(results))
+    return dict(sorted(files.items()))
+
+
+def public_results(value: Any) -> Any:
+    """Results without tokens, and with absolute paths cut to the name of the file."""
+    if isinstance(value, dict):
+        return {name: public_results(item) for name, item in value.items() if name not in ("token", "hub_token")}
+    if isinstance(value, list):
+        return [public_results(item) for item in value]
+    if isinstance(value, str):
+        for path in (PurePosixPath(value), PureWindowsPath(value)):
+            if path.is_absolute() or value.startswith("~"):
+                return path.name or value
+        return re.sub(r"\bhf_[A-Za-z0-9]{8,}", "…", value)
+    return value
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ValueError(
+            f"{folder} is no folder of a trained model: it has no readable {_CONFIG}; give the `--output_dir` of "
+            "`glocal-xml train`."
+        ) from None
+    families = [family.model_type for family in FAMILIES]
+    if config.get("model_type") not in families:
+        raise ValueError(
+            f"{folder} holds a model of type {config.get('model_type')!r}; those of this package are "
+            f"{', '.join(families)}."
+        )
+    if "custom_pipelines" not in config:
+        raise ValueError(
+            f"{folder} was saved before models had a pipeline: save it again by "
+            f"`AutoModel.from_pretrained(folder).save_pretrained(folder)`, with `import glocal_xml` before."
+        )
+    return config
+
+
+def _weights(folder: Path) -> list[str]:
+    if (folder / _WEIGHTS).is_file():
+        return [_WEIGHTS]
+    if (folder / _INDEX).is_file():
+        shards = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+        return [_INDEX, *sorted(set(shards))]
+    raise ValueError(f"{folder} has no weights: {_WEIGHTS} is missing; pickled weights are not published.")
+
+
+def _code(folder: Path, config: dict[str, Any]) -> set[str]:
+    """The files that the classes of a checkpoint are made of; others that lie there are somebody's own."""
+    classes = list(config.get("auto_map", {}).values())
+    classes += [pipeline["impl"] for pipeline in config["custom_pipelines"].values()]
+    code = set()
+    for name in {name.rpartition("--")[2].split(".")[0] for name in classes}:
+        file = folder / f"{name}.py"
+        try:
+            code |= {file.name, *map(os.path.basename, get_relative_import_files(file))}
+        except FileNotFoundError as error:
+            raise _incomplete(folder, os.path.basename(error.filename)) from None
+    return code
+
+
+def _incomplete(folder: Path, name: str) -> ValueError:
+    return ValueError(f"{folder} is incomplete: {name} is missing. Save the model again, or train anew.")
+
+
+def _without_path_names(config: Any) -> Any:
+    if not isinstance(config, dict):
+        return config
+    kept = {name: _without_path_names(value) for name, value in config.items()}
+    if kept.get("_name_or_path") != public_results(kept.get("_name_or_path")):
+        del kept["_name_or_path"]
+    return kept
+
+
+def _as_json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8")

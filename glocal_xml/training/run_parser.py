@@ -1,0 +1,104 @@
+"""Arguments of a run from flags, or from a recipe in YAML plus flags."""
+
+import argparse
+import re
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from transformers import HfArgumentParser
+
+from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+
+_DESCRIPTION = """Train, evaluate and predict; what is done follows from the files that are given.
+
+examples:
+  glocal-xml train --encoder minilm --train_file train.jsonl --validation_size 0.05 --test_file test.jsonl
+  glocal-xml train examples/recipes/debtags/glocal_xml.yaml --num_train_epochs 1 --output_dir outputs/one-epoch
+  glocal-xml train --model outputs/tags --train_file more.jsonl --output_dir outputs/tags-further
+  glocal-xml train recipe.yaml --resume_from_checkpoint last"""
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, and descriptions as they are written."""
+
+
+class _RunParser(HfArgumentParser):
+    """Shows the options of this package before those of Trainer, and complains in one line."""
+
+    def __init__(self, prog: str | None):
+        super().__init__(
+            (ModelArguments, DataArguments, XMTCTrainingArguments),
+            prog=prog,
+            usage="%(prog)s [RECIPE.yaml] [OPTIONS]",
+            description=_DESCRIPTION,
+            formatter_class=_HelpFormatter,
+            allow_abbrev=False,
+        )
+        training = self._action_groups[-1]
+        inherited = self.add_argument_group("training, as Transformers' Trainer documents it")
+        own = XMTCTrainingArguments.__dict__["__annotations__"]
+        for action in [action for action in training._group_actions if action.dest not in own]:
+            training._group_actions.remove(action)
+            inherited._group_actions.append(action)
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see `{self.prog} --help`")
+
+
+def parse_arguments(
+    argv: list[str], *, prog: str | None = None
+) -> tuple[ModelArguments, DataArguments, XMTCTrainingArguments]:
+    """
+    Reads flags, optionally after a recipe: `recipe.yaml --num_train_epochs 1`.
+
+    A recipe is a flat mapping of the same names; flags win. Paths in a recipe are meant from the current folder.
+
+    Args:
+        argv: The recipe and the flags.
+        prog: What help and errors call the command; the name of the script by default.
+    """
+    parser = _RunParser(prog)
+    known = [item.name for kind in parser.dataclass_types for item in fields(kind) if item.init]
+    if argv and argv[0].endswith((".yaml", ".yml")):
+        recipe = read_recipe(argv[0])
+        unknown = sorted(set(recipe) - set(known))
+        if unknown:
+            raise ValueError(f"{argv[0]}: unknown names {', '.join(unknown)}{_meant(unknown[0], known)}")
+        parser.set_defaults(**recipe)
+        argv = argv[1:]
+    *arguments, unknown = parser.parse_args_into_dataclasses(
+        argv, look_for_args_file=False, return_remaining_strings=True
+    )
+    if unknown:
+        raise ValueError(f"unknown arguments {' '.join(unknown)}{_meant(unknown[0].lstrip('-'), known)}")
+    return tuple(arguments)
+
+
+def _meant(name: str, known: list[str]) -> str:
+    close = get_close_matches(name.split("=")[0], known, n=1)
+    return f"; did you mean {close[0]}?" if close else "; `glocal-xml train --help` lists what there is"
+
+
+def read_recipe(path: str) -> dict[str, Any]:
+    """A recipe as a mapping from argument names to values."""
+    try:
+        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"There is no recipe {path}.") from None
+    except yaml.YAMLError as error:
+        place = f", line {error.problem_mark.line + 1}" if getattr(error, "problem_mark", None) else ""
+        raise ValueError(f"{path}{place}: not valid YAML ({getattr(error, 'problem', error)}).") from None
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{path} must be a mapping from argument names to values.")
+    return {name: _with_exponents(value) for name, value in recipe.items()}
+
+
+def _with_exponents(value: Any) -> Any:
+    # YAML takes 1e-4, without a point, for a string.
+    if isinstance(value, dict):
+        return {name: _with_exponents(item) for name, item in value.items()}
+    is_number = isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value)
+    return float(value) if is_number else value

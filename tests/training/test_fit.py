@@ -1,0 +1,79 @@
+"""Training from memory: the pipeline that comes back knows what it was taught, and slips are named."""
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import pipeline
+
+import glocal_xml
+
+
+@pytest.fixture(scope="module")
+def rows(text_file):
+    lines = Path(text_file("fit.jsonl", 96)).read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def fitted(rows, encoder_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "fit"
+    tag = glocal_xml.fit(
+        (row["text"] for row in rows),
+        [row["labels"] for row in rows],
+        encoder=encoder_folder,
+        validation_size=8,
+        output_dir=str(folder),
+        num_train_epochs=6,
+        learning_rate=2e-2,
+        module_learning_rates={"encoder": 3e-3},
+        calibrate="micro",
+    )
+    return tag, folder
+
+
+def test_labels_are_learned_and_the_run_is_kept(fitted, rows):
+    tag, folder = fitted
+    best = tag([row["text"] for row in rows], top_k=2, batch_size=32)
+    found = sum(label["label"] in row["labels"] for row, labels in zip(rows, best, strict=True) for label in labels)
+    assert found / sum(len(row["labels"]) for row in rows) > 0.7
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    assert results["data"]["texts"] == {"train": 88, "validation": 8}
+    assert results["settings"]["data"]["train_file"] is None
+    assert "texts that were given in Python" in (folder / "README.md").read_text(encoding="utf-8")
+    assert not list(folder.glob("checkpoint-*"))
+    assert tag.model.config.label_bias
+    again = pipeline("extreme-multi-label-classification", model=str(folder))
+    assert again(rows[0]["text"]) == tag(rows[0]["text"])
+    assert again(rows[0]["text"], threshold="calibrated") is not None
+
+
+def test_nothing_is_left_without_a_folder(rows, encoder_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts, labels = [row["text"] for row in rows[:16]], [tuple(row["labels"]) for row in rows[:16]]
+    tag = glocal_xml.fit(texts, labels, encoder=encoder_folder, num_train_epochs=1, model_config={"mlp_size": 8})
+    assert len(tag(texts[0], top_k=3)) == 3
+    assert tag.model.config.mlp_size == 8 and tag.model.config.label_bias
+    assert list(tmp_path.iterdir()) == []
+    tag.save_pretrained(tmp_path / "model")
+    assert pipeline("extreme-multi-label-classification", model=str(tmp_path / "model"))(texts[0]) == tag(texts[0])
+
+
+SLIPS = {
+    "lengths differ": ((["a", "b"], [["x"]]), {}, "2 texts, but 1 lists"),
+    "one text": (("a", ["x"]), {}, "got one string"),
+    "a string for a list": ((["a", "b"], [["x"], "y"]), {}, r"labels\[1\]` is 'y'; give a list, such as \['y'\]"),
+    "no list": ((["a"], [None]), {}, r"labels\[0\]"),
+    "no text": ((["a", None], [["x"], ["y"]]), {}, r"texts\[1\]"),
+    "no labels at all": ((["a", "b"], [[], []]), {}, "None of the 2 texts"),
+    "a text without labels": ((["a", "b"], [["x"], []]), {}, "no labels"),
+    "unknown option": ((["a"], [["x"]]), {"epochs": 3}, "Unknown options epochs"),
+    "unknown family": ((["a"], [["x"]]), {"model_type": "bert"}, "model_type"),
+}
+
+
+@pytest.mark.parametrize("slip", sorted(SLIPS))
+def test_slips_are_named(slip, encoder_folder):
+    inputs, options, message = SLIPS[slip]
+    with pytest.raises(ValueError, match=message):
+        glocal_xml.fit(*inputs, encoder=encoder_folder, **options)
