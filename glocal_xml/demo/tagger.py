@@ -1,0 +1,70 @@
+"""What the page asks of a model: the labels of texts, and the words that they read."""
+
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from glocal_xml.explain import Explanation, explain
+from glocal_xml.modeling.label_attention import LabelAttention
+from glocal_xml.modeling.text_windows import readable_text
+from glocal_xml.trained_model import open_pipeline
+
+# Few texts have tokens as long as that on average.
+CHARACTERS_PER_TOKEN = 32
+Predictions = list[dict[str, Any]]
+
+
+class Tagger:
+    """
+    A trained model, loaded once, that many people ask at the same time.
+
+    Args:
+        model: Folder or Hub id.
+    """
+
+    def __init__(self, model: str):
+        # Where a folder lies is nobody's business.
+        self.name = Path(model).resolve().name if Path(model).is_dir() else model
+        self._pipe = open_pipeline(model)
+        self.config = self._pipe.model.config
+        # Fast tokenizers keep padding and truncation as state, which two threads would mix up.
+        self._lock = Lock()
+
+    def facts(self) -> list[str]:
+        """The model in a few words."""
+        branches, length = list(self._pipe.model.branch_heads()), self._pipe.max_length
+        return [
+            self.config.model_type,
+            f"{self.config.num_labels:,} labels",
+            *([] if length is None else [f"reads the first {length:,} tokens of a text"]),
+            *([f"branches {', '.join(branches)}"] if len(branches) > 1 else []),
+        ]
+
+    def why_no_words(self) -> str | None:
+        """Why the words that a label read cannot be shown, if so."""
+        model = self._pipe.model
+        if not any(isinstance(head, LabelAttention) for head in model.branch_heads().values()):
+            return "This model has no label-word attention: which words a label read cannot be shown."
+        if model.label_names is None:
+            return "This model has no names of labels, by which one could ask for the words that they read."
+        return None
+
+    def tag(self, texts: list[str], batch_size: int = 1, **options: Any) -> list[Predictions]:
+        """The labels of each text, by the options of the pipeline; others get their turn after each batch."""
+        found = []
+        for first in range(0, len(texts), batch_size):
+            with self._lock:
+                found += self._pipe(texts[first : first + batch_size], batch_size=batch_size, **options)
+        return found
+
+    def explain(self, text: str, labels: list[str]) -> Explanation:
+        """The words of a text that given labels read."""
+        text, length, tokenizer = readable_text(text), self._pipe.max_length, self._pipe.tokenizer
+        # Looking through a whole book for words takes seconds, and the model reads but its start.
+        is_long = length is not None and len(text) > CHARACTERS_PER_TOKEN * length
+        is_cut = is_long and tokenizer.truncation_side == "right"
+        start = text[: CHARACTERS_PER_TOKEN * length] if is_cut else text
+        with self._lock:
+            explanation = explain(self._pipe.model, tokenizer, start, labels=labels, max_length=length)
+        return replace(explanation, truncated=explanation.truncated or is_cut)

@@ -1,0 +1,143 @@
+"""A trained model as a repository on the Hub, in one commit."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
+from huggingface_hub.utils import validate_repo_id
+
+from glocal_xml.training import card_of_run
+from glocal_xml.training.model_card import describe_card
+from glocal_xml.training.published_files import Files, commit_operations, published_files
+from glocal_xml.training.run_folder import CARD_FILE, RESULTS_FILE, holds_card
+from glocal_xml.version import __version__
+
+from .hub_errors import find_token, plain_hub_errors
+from .space import space_files
+
+
+class Published(NamedTuple):
+    """Where a model is now: the address of its repository, the commit, and the address of its Space."""
+
+    url: str
+    commit: str
+    space_url: str | None
+
+
+def publish(
+    folder: str | os.PathLike,
+    repo_id: str,
+    *,
+    private: bool = False,
+    revision: str | None = None,
+    token: str | None = None,
+    commit_message: str | None = None,
+    license: str | None = None,
+    language: str | None = None,
+    space: bool | str = False,
+) -> Published:
+    """
+    Publishes a trained model with its tokenizer, label names, code, results and card.
+
+    All of it is one commit: an upload that breaks off leaves what was there before. Files that have not changed are
+    not sent again; weights, code and tokenizer files that the model no longer has are deleted.
+
+    Args:
+        folder: Folder of a run.
+        repo_id: `user/name` or `organisation/name`; made where it does not exist.
+        private: Whether a new repository is visible to its owner alone; one that exists must be so already.
+        revision: Branch to publish to, made where it does not exist; `main` by default.
+        token: Token with write access; by default the one that this machine keeps.
+        commit_message: What the history says.
+        license: Licence of the model for the card, such as `apache-2.0`; by default that of the card that is there.
+        language: Language of the texts for the card, such as `en`; likewise.
+        space: Whether to make a Space that shows the model, or the id of that Space; by default it is called like
+            the model.
+    """
+    space_id = check_space(repo_id, space, revision)
+    files = model_files(folder, repo_id, license=license, language=language)
+    page = None if space_id is None else space_files(repo_id, space_id)
+    api = HfApi(token=find_token(token), library_name="glocal-xml", library_version=__version__)
+    message = commit_message or "Publish the model"
+    with plain_hub_errors(repo_id):
+        url = _make_repo(api, repo_id, private=private)
+        if revision is not None:
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        known = api.list_repo_files(repo_id, revision=revision)
+        if CARD_FILE in known:
+            path = api.hf_hub_download(repo_id, CARD_FILE, revision=revision)
+            files[CARD_FILE] = _described_as_before(files[CARD_FILE], path)
+        operations = commit_operations(files, known)
+        commit = api.create_commit(repo_id, operations, commit_message=message, revision=revision)
+    if page is None:
+        return Published(url, commit.oid, None)
+    with plain_hub_errors(space_id):
+        space_url = _make_repo(api, space_id, private=private, repo_type="space", space_sdk="gradio")
+        known = api.list_repo_files(space_id, repo_type="space")
+        outdated = {name for name in known if name.startswith("glocal_xml/")} - page.keys()
+        operations = [CommitOperationAdd(name, content) for name, content in page.items()]
+        operations += [CommitOperationDelete(name) for name in sorted(outdated)]
+        api.create_commit(space_id, operations, commit_message=f"Show {repo_id}", repo_type="space")
+    return Published(url, commit.oid, space_url)
+
+
+def model_files(
+    folder: str | os.PathLike, repo_id: str, *, license: str | None = None, language: str | None = None
+) -> Files:
+    """The files of the repository of a model, its card among them."""
+    check_repo_id(repo_id)
+    files = published_files(folder)
+    readme = Path(folder, CARD_FILE)
+    if readme.is_file() and not holds_card(folder):
+        # A person's own card is better than any that is made of results.
+        card = readme.read_text(encoding="utf-8")
+    elif RESULTS_FILE in files:
+        _, card = card_of_run(folder, repo_id=repo_id)
+    else:
+        raise ValueError(
+            f"{folder} has neither {RESULTS_FILE} nor {CARD_FILE}: a card needs results. Call "
+            f"`XMTCTrainer.create_model_card()` after training, or write {CARD_FILE} yourself."
+        )
+    if license or language:
+        card = describe_card(card, license=license, language=language)
+    return {CARD_FILE: card.encode("utf-8"), **files}
+
+
+def check_space(repo_id: str, space: bool | str, revision: str | None) -> str | None:
+    """The id of the Space that is wanted, if one is."""
+    check_repo_id(repo_id)
+    if not space:
+        return None
+    if revision not in (None, "main"):
+        raise ValueError(
+            f"A Space shows the main branch of a model: leave out the revision {revision!r}, or the Space."
+        )
+    space_id = repo_id if space is True else space
+    check_repo_id(space_id)
+    return space_id
+
+
+def check_repo_id(repo_id: str) -> None:
+    """Refuses what cannot be the id of a repository; without its owner the card could not tell how to load it."""
+    try:
+        validate_repo_id(repo_id)
+    except ValueError as error:
+        raise ValueError(f"{repo_id!r} cannot be the id of a repository: {str(error).splitlines()[0]}") from None
+    if repo_id.count("/") != 1:
+        raise ValueError(f"{repo_id!r} has no owner: write user/name or organisation/name.")
+
+
+def _described_as_before(card: bytes, old_card: str) -> bytes:
+    """What was said once of licence and language holds until something else is said."""
+    old, new = ModelCard.load(old_card, ignore_metadata_errors=True).data, ModelCard(card.decode("utf-8")).data
+    facts = {name: old.get(name) for name in ("license", "language") if new.get(name) is None and old.get(name)}
+    return describe_card(card.decode("utf-8"), **facts).encode("utf-8") if facts else card
+
+
+def _make_repo(api: HfApi, repo_id: str, *, private: bool, repo_type: str = "model", **options: str) -> str:
+    # Otherwise left to the organisation, whose new repositories may be private by default.
+    url = api.create_repo(repo_id, private=private or None, repo_type=repo_type, exist_ok=True, **options)
+    if private and not api.repo_info(repo_id, repo_type=repo_type).private:
+        raise ValueError(f"{repo_id} exists and is public: make it private in its settings first, or take another id.")
+    return str(url)

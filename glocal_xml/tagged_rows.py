@@ -1,0 +1,57 @@
+"""Rows with the labels of their texts, as `glocal-xml predict` and the page write them."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+# Batches among which texts are sorted by length, so that little is padded.
+_SORTED_BATCHES = 16
+
+
+def tagged_rows(
+    pipe: Callable[..., list[list[dict[str, Any]]]],
+    rows: Iterable[dict[str, Any]],
+    text_column: str,
+    batch_size: int,
+    **options: Any,
+) -> Iterator[dict[str, Any]]:
+    """
+    Yields the rows in their order, each with its `predictions`: none for a text with nothing in it.
+
+    Args:
+        pipe: The pipeline, or what may be called like it.
+        rows: Rows with texts; read as they are needed.
+        text_column: Where a row has its text.
+        batch_size: How many texts go through the model together.
+        options: Those of the pipeline.
+    """
+    rows, size = iter(rows), batch_size
+    while window := list(islice(rows, size)):
+        by_length = sorted(
+            (i for i, row in enumerate(window) if row[text_column].strip()), key=lambda i: len(window[i][text_column])
+        )
+        texts = [window[i][text_column] for i in by_length]
+        found = dict(zip(by_length, pipe(texts, batch_size=batch_size, **options) if texts else [], strict=True))
+        for i, row in enumerate(window):
+            yield {**row, "predictions": [_rounded(item) for item in found.get(i, [])]}
+        # The first rows come soon, later ones fast.
+        size = min(2 * size, _SORTED_BATCHES * batch_size)
+
+
+def spread(row: dict[str, Any], top_k: int, branches: list[str]) -> dict[str, Any]:
+    """A row for a spreadsheet: `label_1`, `score_1` and so on, with columns for the scores of branches."""
+    predictions = row["predictions"]
+    cells = {name: value for name, value in row.items() if name != "predictions"}
+    for i in range(top_k):
+        item = predictions[i] if i < len(predictions) else {}
+        cells[f"label_{i + 1}"], cells[f"score_{i + 1}"] = item.get("label"), item.get("score")
+        for branch in branches:
+            cells[f"{branch}_{i + 1}"] = item.get("branch_scores", {}).get(branch)
+    return cells
+
+
+def _rounded(item: dict[str, Any]) -> dict[str, Any]:
+    rounded = {**item, "score": round(item["score"], 6)}
+    if "branch_scores" in item:
+        rounded["branch_scores"] = {name: round(score, 6) for name, score in item["branch_scores"].items()}
+    return rounded

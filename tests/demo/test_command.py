@@ -1,0 +1,50 @@
+import importlib.util
+import socket
+import urllib.request
+
+import pytest
+
+from glocal_xml.cli import main
+
+pytest_plugins = ["served_page"]
+
+
+def test_it_serves_the_page(page_model, capsys, monkeypatch):
+    def visit(page):
+        # In the place of waiting for Ctrl-C.
+        with urllib.request.urlopen(page.local_url) as answer:
+            visited.append((answer.status, page.local_url))
+        page.close(verbose=False)
+
+    visited = []
+    monkeypatch.setattr("gradio.Blocks.block_thread", visit)
+    assert main(["demo", page_model]) == 0
+    ((status, url),) = visited
+    assert status == 200 and capsys.readouterr().out == f"The page is at {url} (Ctrl-C ends it).\n"
+
+
+def test_a_port_that_is_taken(page_model, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["demo", page_model, "--port", str(port)]) == 2
+    assert f"127.0.0.1:{port}; give another `--port`" in capsys.readouterr().err
+
+
+def test_no_model(capsys, tmp_path):
+    assert main(["demo", str(tmp_path / "nothing")]) == 2
+    assert "no model folder" in capsys.readouterr().err
+
+
+def test_without_gradio_the_extra_is_named(capsys, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr("glocal_xml.demo.find_spec", lambda name: None if name == "gradio" else found(name))
+    assert main(["demo", "any"]) == 2
+    assert "pip install glocal-xml[demo]" in capsys.readouterr().err
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["demo", "--help"])
+    assert stop.value.code == 0 and "--port" in capsys.readouterr().out

@@ -1,0 +1,195 @@
+"""The page over HTTP, as programs see it, and what it shows of odd texts and hostile names."""
+
+import csv
+import json
+import math
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+import torch
+from gradio_client import Client, handle_file
+from gradio_client.exceptions import AppError
+from hostile_names import ATTACKS, LABELS
+from transformers import XLNetConfig, pipeline
+
+from glocal_xml import APLCXLNet, APLCXLNetConfig, GlocalXMLForMultiLabel
+from glocal_xml.demo import build_page
+from glocal_xml.demo.actions import Actions
+from glocal_xml.demo.tagger import Tagger
+
+pytest_plugins = ["served_page"]
+
+ODD_TEXTS = {
+    "empty": "",
+    "blank": " \n\t ",
+    "emoji": "👩‍👩‍👧‍👦 apple 🏳️‍🌈",
+    "control characters": "apple\x00\x07\x1b[31m\x7f dog",
+    "half a character": "apple \ud83d dog",
+    "right to left": "مرحبا \u202eapple\u202c שלום",
+    "markup": "".join(ATTACKS),
+    "one megabyte": "apple banana dog " * 62_000,
+    "no space": "a" * 2**18,
+}
+
+
+@pytest.fixture(scope="module")
+def client(page_url):
+    return Client(page_url, verbose=False)
+
+
+@pytest.fixture(scope="module")
+def tag(page_model):
+    return pipeline("extreme-multi-label-classification", model=page_model)
+
+
+@pytest.fixture(scope="module")
+def actions(page_model):
+    return Actions(Tagger(page_model))
+
+
+def test_predictions_are_those_of_the_pipeline(client, tag):
+    found = client.predict("apple dog", top_k=3, api_name="/predict")
+    assert found == tag("apple dog", top_k=3, branch_scores=True) and len(found) == 3
+    found = client.predict("apple", candidate_labels=["animal", "fruit"], api_name="/predict")
+    assert {entry["label"] for entry in found} == {"animal", "fruit"}
+    lowest = found[0]["score"]
+    found = client.predict("apple", threshold=lowest, candidate_labels=["animal", "fruit"], api_name="/predict")
+    assert [entry["score"] for entry in found] == [lowest]
+
+
+def test_explanations(client):
+    text = "apple dog, apple"
+    found = client.predict(text, ["animal", "fruit"], api_name="/explain")
+    assert [label["label"] for label in found["labels"]] == ["animal", "fruit"]
+    assert [text[word["start"] : word["end"]] for word in found["words"]] == ["apple", "dog", ",", "apple"]
+    assert len(found["labels"][0]["word_weights"]) == 4
+
+
+def test_a_file(client, tag, tmp_path):
+    texts = [f"apple {word}" for word in ("dog", "fox", "moon", "ice")] * 20 + [""]
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"id": i, "body": text}) + "\n" for i, text in enumerate(texts)), "utf-8")
+    jsonl, table = client.predict(
+        handle_file(file), "body", top_k=2, threshold=0, calibrated=False, names="fruit\n=1+1", api_name="/tag_file"
+    )
+    assert jsonl.endswith("texts-tagged.jsonl") and table.endswith("texts-tagged.csv")
+    with open(jsonl, encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    assert [row["id"] for row in rows] == list(range(81)) and [row["body"] for row in rows] == texts
+    for row, expected in zip(rows[:4], tag(texts[:4], top_k=2, candidate_labels=["fruit", "=1+1"]), strict=True):
+        assert [entry["label"] for entry in row["predictions"]] == [entry["label"] for entry in expected]
+        assert [entry["score"] for entry in row["predictions"]] == pytest.approx(
+            [entry["score"] for entry in expected], abs=1e-5
+        )
+    with open(table, encoding="utf-8-sig", newline="") as lines:
+        cells = list(csv.DictReader(lines))
+    assert [cell["id"] for cell in cells] == [str(i) for i in range(81)]
+    # What a spreadsheet would take for a formula is none any more.
+    assert {cells[0]["label_1"], cells[0]["label_2"]} == {"fruit", "'=1+1"}
+
+
+def test_mistakes_are_messages(client, tmp_path):
+    with pytest.raises(AppError, match="no labels.*&lt;img src=x&gt;"):
+        client.predict("apple", candidate_labels=["<img src=x>"], api_name="/predict")
+    with pytest.raises(AppError, match="top_k"):
+        client.predict("apple", top_k=0, api_name="/predict")
+    with pytest.raises(AppError, match="calibrate"):
+        client.predict("apple", calibrated=True, api_name="/predict")
+    with pytest.raises(AppError, match="string"):
+        client.predict(["apple"], api_name="/predict")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"text": "apple"}\n{"text": \n', "utf-8")
+    options = {"text_column": "text", "top_k": 2, "threshold": 0, "calibrated": False, "names": ""}
+    # The name of the file without the folder on the server.
+    with pytest.raises(AppError, match="^broken.jsonl, line 2"):
+        client.predict(handle_file(broken), **options, api_name="/tag_file")
+    with pytest.raises(AppError, match="no file"):
+        client.predict(None, **options, api_name="/tag_file")
+
+
+def test_files_of_the_server_stay_there(client):
+    options = {"text_column": "text", "top_k": 2, "threshold": 0, "calibrated": False, "names": ""}
+    stolen = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
+    with pytest.raises(AppError) as error:
+        client.predict(stolen, **options, api_name="/tag_file")
+    assert "root" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ODD_TEXTS)
+def test_odd_texts(kind, actions, page_url):
+    text = ODD_TEXTS[kind]
+    # As browsers send it, halves of characters included, which the client of Gradio cannot.
+    body = json.dumps({"data": [text, 2, 0.0, False, None]})
+    headers = {"Content-Type": "application/json"}
+    call = httpx.post(f"{page_url}gradio_api/call/predict", content=body, headers=headers)
+    event = httpx.get(f"{page_url}gradio_api/call/predict/{call.json()['event_id']}").text
+    assert event.startswith("event: complete") and event.count('"branch_scores"') == 2
+    assert len(actions.explain(text, ["fruit"])["labels"]) == 1
+    state, labels, words = actions.answer(text, 10, 0.0, False, "")
+    assert (state is None) == (not text.strip())
+    # What is shown stays small however long a text is, and can be sent.
+    assert len(labels) < 20_000 and len(words.encode("utf-8")) < 20_000
+
+
+def test_many_people_at_once(page_url, tag):
+    texts = ["apple", "banana dog", "fox green house", "ice jungle kite lemon"] * 2
+    clients = [Client(page_url, verbose=False) for _ in range(2)]
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda i: clients[i % 2].predict(texts[i], api_name="/predict"), range(len(texts))))
+    assert found == [tag(text, top_k=10, branch_scores=True) for text in texts]
+
+
+def test_names_and_texts_are_escaped(actions):
+    text = " ".join(ATTACKS)
+    _, labels, words = actions.answer(text, len(LABELS), 0.0, False, "")
+    allowed = {"ol", "li", "button", "bdi", "span", "p", "div", "mark"}
+    assert set(re.findall(r"<\s*/?\s*([^\s>/]+)", labels + words)) <= allowed
+    assert labels.count("<button") == len(LABELS)
+    # One for each branch beside the final score.
+    assert labels.count("branch-0") == labels.count("branch-1") == len(LABELS)
+
+
+def test_no_label_and_no_text(actions):
+    assert "Paste a text" in actions.answer("", 5, 0.0, False, "")[1]
+    assert "set it lower" in actions.answer("apple", 5, 1.0, False, "")[1]
+
+
+def test_calibrated_scores_where_the_model_has_them(page_model, tmp_path):
+    shutil.copytree(page_model, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    config["calibration"] = {"temperature": 2.0, "threshold": 0.456, "f": "micro", "beta": 1.0, "texts": 9}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    page = build_page(str(tmp_path))
+    values = {getattr(block, "label", None): getattr(block, "value", None) for block in page.blocks.values()}
+    assert values["Calibrated scores"] is True and values["Lowest score"] == 0.45
+    plain, calibrated = (Actions(Tagger(str(tmp_path))).predict("apple", 3, 0.0, on) for on in (False, True))
+    assert [entry["label"] for entry in plain] == [entry["label"] for entry in calibrated]
+    for before, after in zip(plain, calibrated, strict=True):
+        assert log_odds(after["score"]) == pytest.approx(log_odds(before["score"]) / 2, rel=1e-3)
+
+
+def log_odds(probability):
+    return math.log(probability / (1 - probability))
+
+
+def test_without_attention_it_says_so(tokenizer, tmp_path):
+    encoder = XLNetConfig(vocab_size=64, d_model=16, n_layer=2, n_head=2, d_inner=32)
+    model = APLCXLNet(APLCXLNetConfig(encoder=encoder, num_labels=6, summary_size=8))
+    model.set_label_counts([6, 5, 4, 3, 2, 1])
+    model.set_label_names(list("abcdef"))
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    state, labels, words = Actions(Tagger(str(tmp_path))).answer("apple dog", 3, 0.0, False, "")
+    assert state is None and "no label-word attention" in words
+    assert labels.count('class="label"') == 3 and "<button" not in labels and "branch-0" not in labels
+
+
+def test_without_names_it_says_so(encoder_folder, tokenizer, tmp_path):
+    torch.manual_seed(0)
+    GlocalXMLForMultiLabel.from_encoder(encoder_folder, num_labels=4, mlp_size=4).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    _, labels, words = Actions(Tagger(str(tmp_path))).answer("apple dog", 3, 0.0, False, "")
+    assert "LABEL_" in labels and "no names" in words
