@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-SOURCES := glocal_xml examples tests benchmarks
+SOURCES := glocal_xml glocal_xml_command.py examples tests benchmarks
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false

@@ -13,16 +13,28 @@ ALLOWED = {
     "modeling": set(),
     "data": {"atomic_file"},
     "metrics": set(),
-    "training": {"atomic_file", "data", "metrics", "modeling", "pretrained"},
+    "calibration": {"atomic_file", "metrics", "modeling"},
+    "training": {"atomic_file", "calibration", "data", "metrics", "modeling", "pretrained", "trained_model"},
     "analysis": {"atomic_file", "data", "modeling", "training"},
     "estimate": {"atomic_file", "data", "modeling", "training"},
+    "hub": {"training", "version"},
+    "labels": {"data", "modeling"},
+    "export": {"modeling"},
     "atomic_file": set(),
     "pretrained": set(),
+    "tagged_rows": set(),
+    "trained_model": {"modeling"},
     "version": set(),
     "explain": {"modeling"},
+    "demo": {"data", "explain", "modeling", "tagged_rows", "trained_model"},
     "__main__": {"cli"},
-    "cli": {"analysis", "atomic_file", "estimate", "training", "version"},
-    "__init__": {"data", "explain", "metrics", "modeling", "pretrained", "version"},
+    "commands": {
+        *("atomic_file", "calibration", "data", "demo", "explain", "export", "hub", "labels", "metrics", "modeling"),
+        *("tagged_rows", "trained_model", "training"),
+    },
+    # The other rooms by name, when a command runs.
+    "cli": {"version"},
+    "__init__": {"data", "explain", "metrics", "modeling", "pretrained", "training", "version"},
 }
 # Rooms whose files may only import these packages: they are copied to the Hub, or must stay light.
 THIRD_PARTY = {

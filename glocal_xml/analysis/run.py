@@ -70,7 +70,9 @@ example: glocal-xml analyse layers examples/recipes/debtags/demo.yaml --layers 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="glocal-xml analyse", add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="glocal-xml analyse", usage="%(prog)s STUDY [RECIPE.yaml] [OPTIONS]", add_help=False, allow_abbrev=False
+    )
     parser.add_argument("--layers", type=int, nargs="+")
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--keep_models", action="store_true")

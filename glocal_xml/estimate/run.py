@@ -131,7 +131,9 @@ def _duration(seconds: float) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="glocal-xml estimate", add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="glocal-xml estimate", usage="%(prog)s [RECIPE.yaml] [OPTIONS]", add_help=False, allow_abbrev=False
+    )
     parser.add_argument("--memory_gb", type=float)
     parser.add_argument("--num_labels", type=int)
     parser.add_argument("--num_texts", type=int, default=100_000)

@@ -4,9 +4,9 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from conftest import ENCODER_CONFIGS, LAYERED_ENCODERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_encoders import ENCODER_CONFIGS, LAYERED_ENCODERS
 from torch.utils.flop_counter import FlopCounterMode, addmm_flop
 
 from glocal_xml.cli import main as cli

@@ -1,0 +1,1 @@
+"""The commands of `glocal-xml` that work on trained models; each file has a `main` that takes its arguments."""

@@ -1,0 +1,45 @@
+"""`glocal-xml demo`: the page of a model."""
+
+import socket
+
+from .command_parser import command_parser
+
+
+def main(argv: list[str]) -> None:
+    """Serves the page until it is interrupted."""
+    parser = command_parser(
+        "demo",
+        "A page for a trained model: the labels of a text, the words behind them, and whole files tagged.\n"
+        "Programs can ask it too, through its API (predict, explain, tag_file).",
+        ["demo outputs/tags --open", "demo user/model --host 0.0.0.0 --port 8000"],
+    )
+    parser.add_argument("model", help="folder or Hub id of the model")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="127.0.0.1 (default) for this machine alone, 0.0.0.0 for everybody who can reach it",
+    )
+    parser.add_argument("--port", type=int, help="by default 7860 or the next one that is free")
+    parser.add_argument(
+        "--share", action="store_true", help="also a public address for a week, through a tunnel of Gradio's servers"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    args = parser.parse_args(argv)
+    if args.port is not None and not 1 <= args.port <= 65535:
+        raise ValueError(f"`--port` must lie in 1 to 65535, got {args.port}.")
+    try:
+        socket.getaddrinfo(args.host, None)
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"There is no host {args.host!r}; give 127.0.0.1 or 0.0.0.0.") from error
+    # What follows takes seconds, which the help need not.
+    from glocal_xml.demo import build_page
+
+    page = build_page(args.model)
+    options = {"server_name": args.host, "server_port": args.port, "share": args.share, "inbrowser": args.open}
+    try:
+        _, url, _ = page.launch(**options, quiet=True, prevent_thread_lock=True)
+    except OSError as error:
+        where = args.host if args.port is None else f"{args.host}:{args.port}"
+        raise ValueError(f"The page cannot be served at {where}; give another `--port` or `--host`.") from error
+    print(f"The page is at {url} (Ctrl-C ends it).", flush=True)
+    page.block_thread()

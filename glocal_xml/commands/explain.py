@@ -1,0 +1,140 @@
+"""`glocal-xml explain`: which words each label read."""
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .command_parser import command_parser
+
+if TYPE_CHECKING:
+    from glocal_xml.explain import Explanation
+
+STANDARD_OUTPUT = "-"
+
+
+def main(argv: list[str]) -> None:
+    """Explains the labels of one text or of the texts of a file."""
+    args = _parser().parse_intermixed_args(argv)
+    if args.text is not None and args.file is not None:
+        raise ValueError(f"either `--text` or a file of texts, not both: leave out {args.file} or the option")
+    if args.format == "figure" and args.output == STANDARD_OUTPUT:
+        raise ValueError("a figure needs a file: name one by --output, such as --output words.png")
+    if args.output != STANDARD_OUTPUT and not Path(args.output).absolute().parent.is_dir():
+        raise ValueError(f"the folder of {args.output} does not exist; make it first")
+    WRITERS[args.format](_explanations(args), args.output)
+
+
+def _explanations(args: argparse.Namespace) -> Iterator["Explanation"]:
+    """Explains one text after the other."""
+    # What follows takes seconds, which the help need not.
+    from tqdm.auto import tqdm
+    from transformers.utils import logging as transformers_logging
+
+    from glocal_xml.data.text_rows import read_text_rows
+    from glocal_xml.explain import explain
+    from glocal_xml.trained_model import open_pipeline
+
+    on_terminal = sys.stderr.isatty()
+    if not on_terminal:
+        transformers_logging.disable_progress_bar()
+    texts: Iterable[str] = [args.text]
+    if args.text is None:
+        rows = read_text_rows(args.file or "-", file_format=args.input_format, text_column=args.text_column)
+        texts = (row[args.text_column] for row in rows)
+    pipe = open_pipeline(args.model, device=args.device, revision=args.revision, token=args.token)
+    options = {name: getattr(args, name) for name in ("labels", "top_k", "num_words", "max_length", "branch")}
+    # A bar between lines on the same terminal would garble both.
+    has_bar = on_terminal and args.text is None and args.output != STANDARD_OUTPUT
+    for text in tqdm(texts, desc="texts", unit="", disable=not has_bar):
+        yield explain(pipe.model, pipe.tokenizer, text, **options)
+
+
+def write_text(explanations: Iterator["Explanation"], output: str) -> None:
+    """Lines for people, with colours on a terminal alone."""
+    if output != STANDARD_OUTPUT:
+        _write(output, "\n".join(explanation.to_text() for explanation in explanations))
+        return
+    # https://no-color.org
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for number, explanation in enumerate(explanations):
+        print("\n" * (number > 0) + explanation.to_text(color), end="", flush=True)
+
+
+def write_json(explanations: Iterator["Explanation"], output: str) -> None:
+    """One object a line."""
+    from glocal_xml.data.text_rows import write_rows
+
+    write_rows((explanation.to_dict() for explanation in explanations), output, file_format="jsonl")
+
+
+def write_html(explanations: Iterator["Explanation"], output: str) -> None:
+    """One page of all texts."""
+    from glocal_xml.explain import html_page
+
+    page = html_page(list(explanations))
+    if output == STANDARD_OUTPUT:
+        print(page, end="")
+    else:
+        _write(output, page)
+
+
+def write_figure(explanations: Iterator["Explanation"], output: str) -> None:
+    """The picture of one text, in the format that the name of the file says."""
+    shown = list(explanations)
+    if len(shown) != 1:
+        raise ValueError(f"a figure shows one text, got {len(shown)}: give one by --text, or ask for --format html")
+    picture = io.BytesIO()
+    shown[0].figure().savefig(picture, format=Path(output).suffix.removeprefix(".") or "png", dpi=150)
+    _write(output, picture.getvalue())
+
+
+def _write(output: str, content: str | bytes) -> None:
+    from glocal_xml.atomic_file import write_atomically
+
+    write_atomically(output, content)
+
+
+WRITERS = {"text": write_text, "json": write_json, "html": write_html, "figure": write_figure}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "explain",
+        "The best labels of texts, or given ones, each with the words that it read. A page (html) shows whole texts\n"
+        "with these words marked, JSON has the place of every word.",
+        [
+            'explain outputs/tags --text "a text editor for GNOME"',
+            "explain outputs/tags new.jsonl --labels uitoolkit::gtk role::program --num_words 8",
+            "explain outputs/tags new.csv --text_column abstract --format html --output words.html",
+            "explain user/model --format json < lines.txt | jq '.labels[].words'",
+            'explain outputs/tags --text "a text editor for GNOME" --format figure --output words.png',
+        ],
+    )
+    parser.add_argument("model", help="folder or Hub id of a model with label-word attention")
+    parser.add_argument(
+        "file",
+        nargs="?",
+        help="JSON lines, CSV, TSV or a text a line, gzipped or not; - or none: standard input",
+    )
+    parser.add_argument("--text", help="one text, instead of a file")
+    parser.add_argument("--output", default="-", help="file to write, whole or not at all; standard output by default")
+    parser.add_argument("--format", choices=list(WRITERS), default="text", help="of the output (default: text)")
+    parser.add_argument(
+        "--input_format",
+        choices=["jsonl", "csv", "tsv", "lines"],
+        help="of the texts; by default what the name says, else jsonl where they begin with a brace, else lines",
+    )
+    parser.add_argument("--text_column", default="text", help="field or column of the text (default: text)")
+    parser.add_argument("--labels", nargs="+", metavar="NAME", help="labels to explain; by default the best ones")
+    parser.add_argument("--top_k", type=int, default=5, help="how many of the best labels to explain (default: 5)")
+    parser.add_argument("--num_words", type=int, default=5, help="how many words to name for a label (default: 5)")
+    parser.add_argument("--max_length", type=int, help="most tokens of a text; by default as in training")
+    parser.add_argument("--branch", help="whose attention to show, such as A-6, or all; by default the first")
+    parser.add_argument("--device", help="cpu, cuda:1, ...; by default the accelerator where there is one")
+    parser.add_argument("--revision", help="branch, tag or commit of a model on the Hub")
+    parser.add_argument("--token", help="for a private model; by default HF_TOKEN or that of `hf auth login`")
+    return parser

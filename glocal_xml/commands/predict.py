@@ -1,0 +1,135 @@
+"""`glocal-xml predict`: texts in, rows with the names of their labels out."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from .command_parser import command_parser
+
+
+def main(argv: list[str]) -> None:
+    """Reads texts, and writes each row with the labels that the model gives it."""
+    args = _parser().parse_intermixed_args(argv)
+    # What follows takes seconds, which the help need not.
+    from tqdm.auto import tqdm
+    from transformers.utils import logging as transformers_logging
+
+    from glocal_xml.data.text_rows import read_text_rows, row_format, write_rows
+    from glocal_xml.tagged_rows import spread, tagged_rows
+    from glocal_xml.trained_model import open_pipeline
+
+    logging.basicConfig(format="glocal-xml: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    file_format = row_format(args.output, args.format)
+    if args.threshold is None and args.top_k is None:
+        args.top_k = 5
+    if args.top_k is None and file_format != "jsonl":
+        raise ValueError("a table has columns for each label of a text: say how many at most by --top_k")
+    if args.text is not None:
+        if args.file is not None:
+            raise ValueError(f"either `--text` or a file of texts, not both: leave out {args.file} or the option")
+        rows: Iterable[dict[str, Any]] = [{args.text_column: args.text}]
+    else:
+        rows = read_text_rows(args.file or "-", file_format=args.input_format, text_column=args.text_column)
+    on_terminal = sys.stderr.isatty()
+    if not on_terminal:
+        transformers_logging.disable_progress_bar()
+    options = {
+        "top_k": args.top_k,
+        "threshold": args.threshold,
+        "calibrated": args.calibrated,
+        "candidate_labels": None if args.candidate_labels is None else _label_names(args.candidate_labels),
+        "branch_scores": args.branch_scores,
+        "windows": args.windows,
+    }
+    pipe = open_pipeline(args.model, device=args.device, revision=args.revision, token=args.token)
+    if args.text is None and args.file in (None, "-") and sys.stdin.isatty():
+        print("Reading texts from the terminal, one a line, up to Ctrl-D.", file=sys.stderr)
+    # A bar between rows on the same terminal would garble both.
+    has_bar = on_terminal and args.text is None and not (args.output == "-" and sys.stdout.isatty())
+    tagged = tagged_rows(pipe, rows, args.text_column, args.batch_size, **options)
+    tagged = tqdm(tagged, desc="texts", unit="", disable=not has_bar)
+    if file_format != "jsonl":
+        limits = (args.top_k, pipe.model.config.num_labels, len(options["candidate_labels"] or []) or args.top_k)
+        branches = list(pipe.model.branch_heads()) if args.branch_scores else []
+        tagged = (spread(row, min(limits), branches) for row in tagged)
+    write_rows(tagged, args.output, file_format=file_format)
+
+
+def _label_names(path: str) -> list[str]:
+    """Names of labels, one a line, each once."""
+    from glocal_xml.data.text_rows import read_text_rows
+
+    lines = (row["text"].strip() for row in read_text_rows(path, file_format="lines"))
+    return list(dict.fromkeys(name for name in lines if name))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "predict",
+        "The best labels of texts, by a trained model. Rows are written in their order, with all that they hold and\n"
+        "their `predictions`: as JSON lines, or as CSV or TSV with the columns label_1, score_1, label_2, ... A text\n"
+        "with nothing in it gets no labels. Cells that a spreadsheet would take for a formula get a ' in front.",
+        [
+            "predict outputs/tags new.jsonl --output tagged.jsonl",
+            "predict outputs/tags new.csv --text_column abstract --top_k 3 --output tagged.csv",
+            "predict outputs/tags --text 'a small text editor for GNOME'",
+            "predict user/model --threshold calibrated < lines.txt | jq -r '.predictions[].label'",
+            "predict outputs/tags long.jsonl.gz --windows max --candidate_labels some_labels.txt",
+        ],
+    )
+    parser.add_argument("model", help="folder or Hub id of the model")
+    parser.add_argument(
+        "file",
+        nargs="?",
+        help="JSON lines, CSV, TSV or a text a line, gzipped or not; - or none: standard input",
+    )
+    parser.add_argument("--text", help="one text, instead of a file")
+    parser.add_argument("--output", default="-", help="file to write, whole or not at all; standard output by default")
+    parser.add_argument(
+        "--format", choices=["jsonl", "csv", "tsv"], help="of the output; by default what its name says, else jsonl"
+    )
+    parser.add_argument(
+        "--input_format",
+        choices=["jsonl", "csv", "tsv", "lines"],
+        help="of the texts; by default what the name says, else jsonl where they begin with a brace, else lines",
+    )
+    parser.add_argument("--text_column", default="text", help="field or column of the text (default: text)")
+    parser.add_argument("--top_k", type=positive, help="most labels of a text (default: 5; with --threshold 100)")
+    parser.add_argument(
+        "--threshold",
+        type=threshold,
+        help="leave out labels that score less; `calibrated`: what calibration found",
+    )
+    parser.add_argument("--calibrated", action="store_true", help="calibrated scores, of a model that was calibrated")
+    parser.add_argument("--candidate_labels", metavar="FILE", help="only these labels, one a line")
+    parser.add_argument("--branch_scores", action="store_true", help="also the score of each branch or expert")
+    parser.add_argument(
+        "--windows", choices=["max", "mean"], help="read long texts to their end, by windows, and join their scores so"
+    )
+    parser.add_argument("--batch_size", type=positive, default=32, help="texts in the model at once (default: 32)")
+    parser.add_argument("--device", help="cpu, cuda:1, ...; by default the accelerator where there is one")
+    parser.add_argument("--revision", help="branch, tag or commit of a model on the Hub")
+    parser.add_argument("--token", help="for a private model; by default HF_TOKEN or that of `hf auth login`")
+    return parser
+
+
+def positive(value: str) -> int:
+    """A whole number of at least 1."""
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {value!r}")
+    return int(value)
+
+
+def threshold(value: str) -> float | str:
+    """A probability, or `calibrated`."""
+    if value == "calibrated":
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1, or calibrated, got {value!r}")
+    return number

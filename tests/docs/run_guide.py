@@ -1,0 +1,65 @@
+"""
+Runs the snippets of a Markdown file one after the other in the current folder: `python run_guide.py GUIDE.md`.
+
+Blocks marked `python` share their names, as in a notebook. Of blocks marked `bash`, plain `glocal-xml` commands run in
+this process, which saves their start; whatever needs a shell runs in one. Other blocks are data or output. What
+installs the package, or takes minutes by design, is not for a test of snippets: `SKIPPED`.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from glocal_xml.cli import main
+
+SKIPPED = ("pip install", "make ", "torchrun", "accelerate launch", "python examples/", "python benchmarks/")
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SHELL = re.compile(r"[|<>;&$`]|^for ")
+
+
+def snippets(path: Path) -> list[tuple[str, str, int]]:
+    """Language, code and line number of every snippet that can be run."""
+    text = path.read_text(encoding="utf-8")
+    found = [(match[1], match[2], text[: match.start()].count("\n") + 2) for match in _FENCE.finditer(text)]
+    return [item for item in found if item[0] in ("python", "bash")]
+
+
+def commands(code: str) -> list[str]:
+    """The commands of a block: continued lines joined, comments left out, a loop as one."""
+    lines = [line for line in code.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
+    joined: list[str] = []
+    for line in lines:
+        if joined and (line.startswith((" ", "done"))):
+            joined[-1] += f"\n{line}"
+        else:
+            joined.append(line)
+    return joined
+
+
+def run_command(command: str) -> None:
+    """Runs one command; one that fails ends everything."""
+    if command.startswith(SKIPPED):
+        return
+    outside_quotes = re.sub(r"'[^']*'|\"[^\"]*\"", "", command)
+    if command.startswith("glocal-xml ") and not _SHELL.search(outside_quotes):
+        code = main(shlex.split(command, comments=True)[1:])
+    else:
+        code = subprocess.run(["bash", "-euo", "pipefail", "-c", command]).returncode
+    if code:
+        raise SystemExit(f"exit code {code}: {command}")
+
+
+if __name__ == "__main__":
+    guide = Path(sys.argv[1])
+    names: dict = {"__name__": "__main__"}
+    for language, code, line in snippets(guide):
+        print(f"--- {guide.name}, line {line}", flush=True)
+        if language == "python":
+            # Empty lines before it, so that a traceback names the line of the guide.
+            exec(compile("\n" * (line - 1) + code, str(guide), "exec"), names)
+        else:
+            for command in commands(code):
+                print(f"$ {command}", flush=True)
+                run_command(command)
