@@ -6,11 +6,15 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import hypothesis
 import pytest
 import torch
 from tiny_encoders import ENCODER_CONFIGS, SPECIAL, WORDS
 from transformers import AutoModel, BertTokenizerFast
 
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("project", deadline=None)
+hypothesis.settings.load_profile("project")
 # Tiny models gain nothing from more threads, and lose much where cores are shared.
 torch.set_num_threads(1)
 
