@@ -22,6 +22,8 @@ from glocal_xml import minilm_path
 
 ROOT = Path(__file__).parents[2]
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Those that train several models each; like all guides they are also run with real weights.
+LONG_GUIDES = ("choose_a_family", "half_a_million_labels", "living_models", "migrate")
 
 
 @pytest.fixture
@@ -93,7 +95,11 @@ def tiny_minilm(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "guide",
+    [pytest.param(guide, marks=pytest.mark.slow if guide.stem in LONG_GUIDES else ()) for guide in GUIDES],
+    ids=lambda path: path.stem,
+)
 def test_every_snippet_runs(guide, workplace, tiny_minilm):
     run_guide(guide, workplace, f"{tiny_minilm}{os.pathsep}{ROOT}")
 

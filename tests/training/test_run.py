@@ -298,7 +298,8 @@ def test_own_loop_resumes_exactly(flags, tmp_path, monkeypatch):
     assert_same_weights(tmp_path / "run", tmp_path / "again")
 
 
-@pytest.mark.parametrize("resumed", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("resumed", [False, True])
 def test_own_loop_in_two_processes_equals_one(flags, encoder_folder, tmp_path, resumed):
     """Split texts (half the batch each) and split labels, also resumed, give the weights of one process."""
     # A large epsilon, so that Adam does not make much of rounding noise.
@@ -386,6 +387,7 @@ def test_further_training_adds_to_the_frequencies(flags, text_file, tmp_path):
     assert more.tolist() == json.loads((tmp_path / "more" / "label_counts.json").read_text())["counts"]
 
 
+@pytest.mark.slow
 def test_clusters_in_two_processes_with_gradient_checkpointing(flags, tmp_path):
     """A cluster that no text of a step needs has no gradient, which must not stop the other process."""
     config = '{"cluster_proportions": [0.4, 0.3, 0.3]}'

@@ -85,7 +85,7 @@ def test_levels_one_after_the_other_and_resumed_between(flags, tmp_path, caplog)
         assert_same_weights(tmp_path / "run", tmp_path / "again")
 
 
-@pytest.mark.parametrize("script", ["run_xmtc.py", "run_xmtc_no_trainer.py"])
+@pytest.mark.parametrize("script", ["run_xmtc.py", pytest.param("run_xmtc_no_trainer.py", marks=pytest.mark.slow)])
 def test_two_processes_equal_one_with_sparse_tables(flags, encoder_folder, tmp_path, script):  # noqa: F811
     if script == "run_xmtc.py":
         run = [*flags, *TREE, *NARROW, *SGD]

@@ -41,6 +41,10 @@ def ranking_metrics(results):
     return {row: {name: value for name, value in values.items() if "@" in name} for row, values in rows}
 
 
+def predictions(folder):
+    return [json.loads(line)["predictions"] for line in (folder / "predictions.jsonl").read_text().splitlines()]
+
+
 @pytest.mark.parametrize("score", ["max", "mean"])
 def test_windows_of_short_texts_change_nothing(flags, tmp_path, score):
     files = ["--train_file", write_texts(tmp_path / "train.jsonl", 40, 6, seed=0)]
@@ -50,7 +54,11 @@ def test_windows_of_short_texts_change_nothing(flags, tmp_path, score):
     assert ranking_metrics(windows) == ranking_metrics(plain)
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "windows"))
     assert all(torch.equal(value, second[name]) for name, value in first.items())
-    assert (tmp_path / "plain/predictions.jsonl").read_text() == (tmp_path / "windows/predictions.jsonl").read_text()
+    for first, second in zip(predictions(tmp_path / "plain"), predictions(tmp_path / "windows"), strict=True):
+        assert [item["label"] for item in first] == [item["label"] for item in second]
+        # Products of other shapes round otherwise, and files have six digits.
+        scores = [[item["score"] for item in items] for items in (first, second)]
+        assert scores[0] == pytest.approx(scores[1], abs=2e-6)
 
 
 def test_windows_find_what_stands_late(flags, tmp_path):
