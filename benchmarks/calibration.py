@@ -19,7 +19,7 @@ import torch
 import transformers
 
 from glocal_xml.calibration import ScoredLabels, fit_calibration, judge_calibration, measures_at, write_figure
-from glocal_xml.modeling.calibration import F_KINDS
+from glocal_xml.modeling.configuration_base import F_KINDS
 from glocal_xml.training import XMTCTrainingArguments, parse_arguments
 from glocal_xml.training.calibration_of_run import CANDIDATES, rank_texts
 from glocal_xml.training.prepare import load_texts, trained_label_space

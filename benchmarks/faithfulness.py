@@ -1,16 +1,19 @@
 """
-Are explanations faithful: does a label's score fall more when the words that it read most are deleted than when other
-words are?
+Are explanations faithful: does a label's score fall more when the words that speak most for it are deleted than when
+other words are?
 
     python benchmarks/faithfulness.py outputs/demo examples/data/debtags/test.jsonl.gz
     python benchmarks/faithfulness.py outputs/demo test.jsonl outputs/other other.jsonl --json faithfulness.json
 
-Each text is first cut to what the model reads of it, so that no word moves up when others go. For each of its best
-labels, the k occurrences of words with most attention are deleted, then k random others (several times), then the k
-least read. The others are of the same kind, word or punctuation, and have as many tokens as far as the text has such.
-Deleted is what is gone from the text, which is then tokenised anew. A drop is the probability before less that after,
-of the final score and of each branch. "top > random" is the share of pairs of text and label whose drop is larger than
-the mean of those by random words; intervals are the middle 95 % of bootstrap samples of the texts.
+Words rank by their signed contribution, where the model has contributions (`attention_scoring="evidence"`), else by
+attention; `--rank_by attention` ranks by attention in any case. Each text is first cut to what the model reads of it,
+so that no word moves up when others go. For each of its best labels, the k occurrences of words that rank highest are
+deleted, then k random others (several times), then k of the lowest: the least read, or those that speak most against
+the label, without which its score should rise. The others are of the same kind, word or punctuation, and have as many
+tokens as far as the text has such. Deleted is what is gone from the text, which is then tokenised anew. A drop is the
+probability before less that after, of the final score and of each branch. "top > random" is the share of pairs of text
+and label whose drop is larger than the mean of those by random words; intervals are the middle 95 % of bootstrap
+samples of the texts.
 """
 
 import argparse
@@ -29,9 +32,10 @@ from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml import explain
 from glocal_xml.data import read_rows
-from glocal_xml.explain import Explanation, Word
+from glocal_xml.explain import Explanation, LabelExplanation, Word
 
 WAYS = ("top", "random", "least")
+RANKINGS = ("contributions", "attention")
 
 
 @dataclass
@@ -73,12 +77,26 @@ def word_kinds(explanation: Explanation, token_spans: Sequence[tuple[int, int]])
     ]
 
 
+def rank_values(label: LabelExplanation, rank_by: str | None) -> list[float]:
+    """By what words rank: contributions where there are some, else attention, unless told otherwise."""
+    if rank_by not in (None, *RANKINGS):
+        raise ValueError(f"`rank_by` must be one of {', '.join(RANKINGS)}, got {rank_by!r}.")
+    if rank_by == "contributions" and label.word_contributions is None:
+        raise ValueError("This model has no contributions of words: leave out `rank_by`, or ask for attention.")
+    return label.word_weights if rank_by == "attention" else label.word_values
+
+
 def deletions(
-    explanation: Explanation, kinds: Sequence[tuple[bool, int]], k: int, draws: int, generator: np.random.Generator
+    explanation: Explanation,
+    kinds: Sequence[tuple[bool, int]],
+    k: int,
+    draws: int,
+    generator: np.random.Generator,
+    rank_by: str | None = None,
 ) -> Iterator[tuple[int, str, str]]:
     """Yields (row of the label, way, text without k words)."""
     for row, label in enumerate(explanation.labels):
-        ascending = np.argsort(label.word_weights, kind="stable").tolist()
+        ascending = np.argsort(rank_values(label, rank_by), kind="stable").tolist()
         top = ascending[::-1][:k]
         orders = [("least", ascending)]
         orders += [("random", generator.permutation(len(kinds)).tolist()) for _ in range(draws)]
@@ -109,6 +127,7 @@ def measure(
     draws: int = 5,
     batch_size: int = 64,
     seed: int = 0,
+    rank_by: str | None = None,
 ) -> dict[int, Drops]:
     """Drops by k, over the texts with at least 2k words."""
     generator = np.random.default_rng(seed)
@@ -126,7 +145,7 @@ def measure(
         for k in ks:
             if len(explanation.words) < 2 * k:
                 continue
-            rows, ways, shorter = zip(*deletions(explanation, kinds, k, draws, generator), strict=True)
+            rows, ways, shorter = zip(*deletions(explanation, kinds, k, draws, generator, rank_by), strict=True)
             rows, ways = np.array(rows), np.array(ways)
             after = score_pairs(model, tokenizer, list(shorter), [label_ids[row] for row in rows], batch_size)
             for row, label in enumerate(explanation.labels):
@@ -187,6 +206,7 @@ def main():
     parser.add_argument("--number", type=int, default=200, help="texts to take from the start of each file")
     parser.add_argument("--labels", type=int, default=3, help="best labels of a text to look at")
     parser.add_argument("--draws", type=int, default=5, help="how often random words are drawn")
+    parser.add_argument("--rank_by", choices=RANKINGS, help="contributions where the model has some by default")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
     if len(options.pairs) % 2:
@@ -196,11 +216,13 @@ def main():
     for folder, file in zip(options.pairs[::2], options.pairs[1::2], strict=True):
         model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
         texts = [row["text"] for _, row in zip(range(options.number), read_rows(file), strict=False)]
-        drops = measure(model, tokenizer, texts, labels=options.labels, draws=options.draws)
+        drops = measure(model, tokenizer, texts, labels=options.labels, draws=options.draws, rank_by=options.rank_by)
         rows = [{"k": k, **row} for k, kept in drops.items() for row in summary(kept)]
         name = f"{type(model).__name__}, {model.config.num_labels:,} labels, {len(texts)} texts of {Path(file).name}"
-        figures.append({"model": name, "rows": rows})
-        print(name)
+        has_contributions = model.config.attention_scoring == "evidence"
+        rank_by = options.rank_by or RANKINGS[0 if has_contributions else 1]
+        figures.append({"model": name, "ranked by": rank_by, "rows": rows})
+        print(f"{name}, words ranked by {rank_by}")
         print(f"{'k':>2} {'score':10} {'before':>6} {'top':>7} {'random':>7} {'least':>7}  top > random")
         for row in rows:
             falls = " ".join(f"{row[way]:>7.3f}" for way in WAYS)

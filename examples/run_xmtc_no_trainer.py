@@ -51,6 +51,7 @@ from glocal_xml.training.report import (
     hardware,
     hub_ids,
     peak_memory_gb,
+    rankings,
     result_rows,
     results_table,
     run_settings,
@@ -84,17 +85,17 @@ def evaluate(accelerator, model, loader, label_space, args, top_k=None):
         labels = batch.pop("labels")
         with torch.no_grad():
             output = model(**batch, top_k=top_k or max(args.metrics_at), output_logits=False)
-        rankings = {FINAL: output.top_k_ids, "scores": output.top_k_scores, **(output.branch_top_k_ids or {})}
+        ranked = rankings(accelerator.unwrap_model(model), output)
         # Where labels are split, every process has read all texts.
         if args.label_shards == 1:
             labels = accelerator.pad_across_processes(labels, dim=1, pad_index=-100)
-            rankings, labels = accelerator.gather_for_metrics((rankings, labels))
-        gathered.append((rankings, labels))
+            ranked, labels = accelerator.gather_for_metrics((ranked, labels))
+        gathered.append((ranked, labels))
     width = max(labels.shape[1] for _, labels in gathered)
     padded = [torch.nn.functional.pad(labels, (0, width - labels.shape[1]), value=-100) for _, labels in gathered]
-    rankings = {name: torch.cat([batch[name] for batch, _ in gathered]).cpu().numpy() for name in gathered[0][0]}
+    ranked = {name: torch.cat([batch[name] for batch, _ in gathered]).cpu().numpy() for name in gathered[0][0]}
     true_labels = torch.cat(padded).cpu().numpy()
-    return rankings, true_labels, branch_metrics(rankings, true_labels, label_space, args)
+    return ranked, true_labels, branch_metrics(ranked, true_labels, label_space, args)
 
 
 def check_flags(model_args, data_args, args):

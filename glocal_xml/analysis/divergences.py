@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.modeling.diversity_loss import bernoulli_kl
-from glocal_xml.modeling.label_scorer import label_chunks
-from glocal_xml.modeling.modeling_base import evaluation_mode
-from glocal_xml.modeling.probabilities import mean_probability_logits
+from glocal_xml.modeling.encoder import evaluation_mode
+from glocal_xml.modeling.label_scores import mean_probability_logits
+from glocal_xml.modeling.modeling_me_xml import bernoulli_kl
 
 
 def bernoulli_jsd(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -32,7 +31,7 @@ def branch_divergences(model: XMTCPreTrainedModel, batches: Iterable[dict[str, t
       eq. 6 of ME-XML with lambda = 1 on true labels and 0 on others, as in its figure 2.
     - `kl_per_positive`: the same sum divided by the number of true labels, free of how many labels a text has.
     """
-    pairs = list(combinations(model.branch_heads(), 2))
+    pairs = list(combinations(model.branch_names, 2))
     sums = {pair: {"jsd": 0.0, "kl": 0.0} for pair in pairs}
     texts = positives = 0
     with evaluation_mode(model):
@@ -65,12 +64,11 @@ def _add_batch(
     labels: torch.Tensor,
     sums: dict[tuple[str, str], dict[str, float]],
 ) -> None:
-    features = model.text_features(**inputs)
-    size = min(head.chunk_size(features[name]) for name, head in model.branch_heads().items())
-    for chunk in label_chunks(model.config.num_labels, size):
-        logits = {name: scores.double() for name, scores in model.branch_logits(features, chunk).items()}
-        inside = (labels >= chunk.start) & (labels < chunk.stop)  # (texts, most labels of a text)
-        rows, columns = inside.nonzero()[:, 0], labels[inside] - chunk.start
+    scores = model(**inputs, output_scores=True).scores
+    for start, stop in scores.runs():
+        logits = {name: branch.run(start, stop).double() for name, branch in scores.branches.items()}
+        inside = (labels >= start) & (labels < stop)  # (texts, most labels of a text)
+        rows, columns = inside.nonzero()[:, 0], labels[inside] - start
         for (first, second), total in sums.items():
             total["jsd"] += bernoulli_jsd(logits[first], logits[second]).sum().item()
             total["kl"] += bernoulli_kl(logits[first][rows, columns], logits[second][rows, columns]).sum().item()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from glocal_xml.modeling.calibration import F_KINDS
+from glocal_xml.modeling.configuration_base import F_KINDS
 
 from .candidates import ScoredLabels
 

@@ -1,4 +1,4 @@
-"""`glocal-xml explain`: which words each label read."""
+"""`glocal-xml explain`: the words behind each label."""
 
 import argparse
 import io
@@ -56,12 +56,18 @@ def _explanations(args: argparse.Namespace) -> Iterator["Explanation"]:
 def write_text(explanations: Iterator["Explanation"], output: str) -> None:
     """Lines for people, with colours on a terminal alone."""
     if output != STANDARD_OUTPUT:
-        _write(output, "\n".join(explanation.to_text() for explanation in explanations))
+        _write(output, "\n".join(_with_one_legend(explanations, color=False)))
         return
     # https://no-color.org
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for number, text in enumerate(_with_one_legend(explanations, color)):
+        print("\n" * (number > 0) + text, end="", flush=True)
+
+
+def _with_one_legend(explanations: Iterator["Explanation"], color: bool) -> Iterator[str]:
+    """What the numbers are is said once, below the labels of the first text."""
     for number, explanation in enumerate(explanations):
-        print("\n" * (number > 0) + explanation.to_text(color), end="", flush=True)
+        yield explanation.to_text(color, legend=number == 0)
 
 
 def write_json(explanations: Iterator["Explanation"], output: str) -> None:
@@ -104,8 +110,9 @@ WRITERS = {"text": write_text, "json": write_json, "html": write_html, "figure":
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "explain",
-        "The best labels of texts, or given ones, each with the words that it read. A page (html) shows whole texts\n"
-        "with these words marked, JSON has the place of every word.",
+        "The best labels of texts, or given ones, each with the words that speak for it (+) or against it (-): what\n"
+        "they add to its logit. Models with attention_scoring=mlp show the words that a label read instead. A page\n"
+        "(html) shows whole texts with these words marked, JSON has the place of every word.",
         [
             'explain outputs/tags --text "a text editor for GNOME"',
             "explain outputs/tags new.jsonl --labels uitoolkit::gtk role::program --num_words 8",
@@ -133,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--top_k", type=int, default=5, help="how many of the best labels to explain (default: 5)")
     parser.add_argument("--num_words", type=int, default=5, help="how many words to name for a label (default: 5)")
     parser.add_argument("--max_length", type=int, help="most tokens of a text; by default as in training")
-    parser.add_argument("--branch", help="whose attention to show, such as A-6, or all; by default the first")
+    parser.add_argument("--branch", help="whose words to show, such as A-6, or all; by default the first")
     parser.add_argument("--device", help="cpu, cuda:1, ...; by default the accelerator where there is one")
     parser.add_argument("--revision", help="branch, tag or commit of a model on the Hub")
     parser.add_argument("--token", help="for a private model; by default HF_TOKEN or that of `hf auth login`")

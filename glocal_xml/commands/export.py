@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
     import torch
 
     from glocal_xml.export import exported
-    from glocal_xml.modeling.label_names import write_label_names
+    from glocal_xml.modeling.configuration_base import write_label_names
     from glocal_xml.trained_model import open_pipeline
 
     pipe = open_pipeline(args.model, device="cpu")

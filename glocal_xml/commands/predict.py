@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
     tagged = tqdm(tagged, desc="texts", unit="", disable=not has_bar)
     if file_format != "jsonl":
         limits = (args.top_k, pipe.model.config.num_labels, len(options["candidate_labels"] or []) or args.top_k)
-        branches = list(pipe.model.branch_heads()) if args.branch_scores else []
+        branches = pipe.model.branch_names if args.branch_scores else []
         tagged = (spread(row, min(limits), branches) for row in tagged)
     write_rows(tagged, args.output, file_format=file_format)
 

@@ -57,7 +57,7 @@ class Actions:
         return predictions
 
     def explain(self, text: str, labels: list[str]) -> dict:
-        """The words of a text that given labels read, with their places and weights."""
+        """The words of a text behind given labels, with their places and what they add or how much they were read."""
         return self.tagger.explain(text, labels).to_dict()
 
     def answer(

@@ -19,14 +19,18 @@ THEME = gr.themes.Base(
 
 # Names of labels may be long and without a space: they break anywhere rather than widen the page.
 CSS = """
-.gradio-container { --bar-0: #2563eb; --bar-1: #d97706; --bar-2: #0d9488; --bar-3: #9333ea; }
+.gradio-container { --bar-0: #2563eb; --bar-1: #d97706; --bar-2: #0d9488; --bar-3: #9333ea;
+  --for: #166534; --against: #b91c1c; }
 .dark .gradio-container, .gradio-container.dark {
-  --bar-0: #60a5fa; --bar-1: #fbbf24; --bar-2: #2dd4bf; --bar-3: #c084fc; }
+  --bar-0: #60a5fa; --bar-1: #fbbf24; --bar-2: #2dd4bf; --bar-3: #c084fc; --for: #4ade80; --against: #f87171; }
 .gradio-container > .main { width: 100%; max-width: 1100px; margin: 0 auto; }
 #head h1 { font-size: 1.3rem; margin: 0; overflow-wrap: anywhere; }
 #head p, .note { color: var(--body-text-color-subdued); overflow-wrap: anywhere; }
 #head p, .note, .summary { margin: 0; padding: 0.25rem 0; }
 .summary { overflow-wrap: anywhere; }
+.legend { font-size: 0.85rem; overflow-wrap: anywhere; }
+.summary .for { color: var(--for); }
+.summary .against { color: var(--against); }
 /* The words stay in sight while one goes through a long list of labels; what is hidden could not stick. */
 .gradio-container { overflow: visible !important; }
 #words { position: sticky; top: 0; z-index: 2; background: var(--body-background-fill); }

@@ -5,7 +5,8 @@ from html import escape
 from typing import Any
 
 from glocal_xml.explain import Explanation
-from glocal_xml.explain.printable import printable
+from glocal_xml.explain.html_page import html_legend, html_sum, minus
+from glocal_xml.explain.printable import printable, signed
 
 from .tagger import Predictions
 
@@ -57,18 +58,33 @@ def _bar(name: str, score: float, kind: str) -> str:
 
 
 def words_read(explanation: Explanation, row: int) -> str:
-    """The text with marks on the words that a label read, and the most read ones as a sentence."""
+    """The text with marks on the words behind a label, the strongest ones as a sentence, and what the marks mean."""
     label = explanation.labels[row]
-    words = ", ".join(f"<bdi>{escape(printable(word))}</bdi> {weight:.2f}" for word, weight in label.words)
-    read = f"read most: {words}" if words else "found no words to read"
     cut = "The text is longer than the model reads: what is grey was not read."
     # It scrolls, so keys must reach it.
     region = '<div class="words" tabindex="0" role="region" aria-label="Words read">'
     return (
-        f'<p class="summary" aria-live="polite"><bdi class="name">{escape(label.label)}</bdi> {read}</p>'
-        f"{region}{explanation.highlighted_html(row)}</div>"
+        f'<p class="summary" aria-live="polite"><bdi class="name">{escape(label.label)}</bdi> '
+        f"{_strongest_words(explanation, row)}</p>"
+        f'{region}{explanation.highlighted_html(row)}<p class="legend">{html_legend(explanation)}</p></div>'
         f"{note(cut) if explanation.truncated else ''}"
     )
+
+
+def _strongest_words(explanation: Explanation, row: int) -> str:
+    label = explanation.labels[row]
+    if label.logit is None:
+        words = ", ".join(f"<bdi>{escape(printable(word))}</bdi> {weight:.2f}" for word, weight in label.words)
+        return f"read most: {words}" if words else "found no words to read"
+    words, rest = explanation.addends(row)
+    shown = [
+        f'<span class="{"for" if value > 0 else "against"}"><bdi>{escape(printable(word))}</bdi> '
+        f"{minus(signed(value))}</span>"
+        for word, value in words
+    ]
+    # In brackets, since a word of the text may be called the same.
+    shown += [f"({escape(printable(name))}) {minus(signed(value))}" for name, value in rest]
+    return f"{', '.join(shown)} {html_sum(explanation, row)}"
 
 
 def file_summary(number: int, first: Sequence[tuple[str, Predictions]]) -> str:

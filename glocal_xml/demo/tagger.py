@@ -6,7 +6,6 @@ from threading import Lock
 from typing import Any
 
 from glocal_xml.explain import Explanation, explain
-from glocal_xml.modeling.label_attention import LabelAttention
 from glocal_xml.modeling.text_windows import readable_text
 from glocal_xml.trained_model import open_pipeline
 
@@ -33,7 +32,7 @@ class Tagger:
 
     def facts(self) -> list[str]:
         """The model in a few words."""
-        branches, length = list(self._pipe.model.branch_heads()), self._pipe.max_length
+        branches, length = self._pipe.model.branch_names, self._pipe.max_length
         return [
             self.config.model_type,
             f"{self.config.num_labels:,} labels",
@@ -44,7 +43,7 @@ class Tagger:
     def why_no_words(self) -> str | None:
         """Why the words that a label read cannot be shown, if so."""
         model = self._pipe.model
-        if not any(isinstance(head, LabelAttention) for head in model.branch_heads().values()):
+        if not any(hasattr(head, "key") for head in model.branch_heads().values()):
             return "This model has no label-word attention: which words a label read cannot be shown."
         if model.label_names is None:
             return "This model has no names of labels, by which one could ask for the words that they read."

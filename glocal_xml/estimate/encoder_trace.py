@@ -1,4 +1,4 @@
-"""What encoder and projections below the heads compute and keep: a training step on tensors without content."""
+"""What the encoder computes and keeps: a training step on tensors without content."""
 
 import weakref
 from dataclasses import dataclass
@@ -10,8 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from glocal_xml.modeling.encoded_texts import EncodedTexts, chosen_layers
-from glocal_xml.modeling.modeling_base import Features
+from glocal_xml.modeling.encoder import chosen_layers
 
 from .planned_model import PlannedModel, check_known
 
@@ -25,54 +24,46 @@ _HEAP_GAPS = 1.33
 @dataclass(frozen=True)
 class EncoderTrace:
     """
-    A forward and backward pass through encoder and projections.
+    A forward and backward pass through the encoder, as far as it is run, and through layers between it and the heads.
 
     Args:
         flops: Floating-point operations of the products of both passes.
         forward_flops: Those of the forward pass alone.
         peak_bytes: Most that lived at a time besides weights, with the gaps between; gradients are part of it.
         untrained: Parameters of the encoder that got no gradient, by identity.
-        features: Shapes of what each head reads.
     """
 
     flops: int
     forward_flops: int
     peak_bytes: int
     untrained: frozenset[int]
-    features: dict[str, tuple[torch.Size, ...]]
 
 
 def trace_encoder(planned: PlannedModel, texts: int, tokens: int, token_types: bool = False) -> EncoderTrace:
     """Goes through a batch of `texts` texts of `tokens` tokens each, as a training step does."""
     check_known(planned.config)
     model, memory, flops = planned.model, LiveBytes(planned.model), FlopCounterMode(display=False)
-    model.zero_grad()
+    layers = getattr(model, "layers", None) or {model.last_layer}
+    # Not `encode_texts`, whose checks read values back.
+    names = ("input_ids", "attention_mask", *(["token_type_ids"] if token_types else []))
     with planned.mode:
-        shape = (texts, tokens)
-        inputs = {"input_ids": torch.zeros(shape, dtype=torch.long), "attention_mask": torch.ones(shape).long()}
-        order, positions = torch.zeros(shape, dtype=torch.long), torch.zeros(texts, dtype=torch.long)
-        if token_types:
-            inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.long)
+        inputs = {name: torch.ones(texts, tokens, dtype=torch.long) for name in names}
         if model.encoder.config.model_type == "xlnet":
             inputs["use_mems"] = False
         with flops, memory:
-            layers = chosen_layers(model.encoder, inputs, model.wanted_layers())
-            features = model.head_features(EncodedTexts(layers, inputs["attention_mask"], order, positions))
-            del layers
-            forward_flops, shapes = flops.get_total_flops(), _shapes(features)
-            # Heads on one vector, such as those of the levels of a tree, share it.
-            outputs = {id(x): x for values in features.values() for x in values if x.requires_grad}
+            states = chosen_layers(model.encoder, inputs, set(layers))
+            if getattr(planned.config, "detach_local", False):
+                states = {layer: states[layer] for layer in model.document_layers}
+            # A pooler, or whatever else stands between the encoder and a head.
+            between = [layer for layer in model.children() if isinstance(layer, nn.Linear)]
+            documents = [layer(torch.zeros(texts, layer.in_features).requires_grad_()) for layer in between]
+            forward_flops, outputs = flops.get_total_flops(), [*states.values(), *documents]
+            del states, documents
             if outputs:
-                del features
-                outputs = list(outputs.values())
                 torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
     untrained = frozenset(id(p) for p in model.encoder.parameters() if p.grad is None)
     model.zero_grad()
-    return EncoderTrace(flops.get_total_flops(), forward_flops, memory.peak, untrained, shapes)
-
-
-def _shapes(features: Features) -> dict[str, tuple[torch.Size, ...]]:
-    return {name: tuple(x.shape for x in values) for name, values in features.items()}
+    return EncoderTrace(flops.get_total_flops(), forward_flops, memory.peak, untrained)
 
 
 class LiveBytes(TorchDispatchMode):

@@ -70,9 +70,8 @@ def estimate_run(config: XMTCConfig, workload: Workload, args: XMTCTrainingArgum
     costs = step_costs(plan_model(config, args.gradient_checkpointing), workload, args, process)
     speeds = measure_speeds(costs, args)
     batches = args.gradient_accumulation_steps
-    encoder = costs.average.flops / speeds.encoder + speeds.below_layers * costs.texts * costs.tokens
-    heads = {name: cost.flops / speeds.heads[name] for name, cost in costs.heads.items()}
-    step_seconds = {"encoder": batches * encoder, **{name: batches * seconds for name, seconds in heads.items()}}
+    step_seconds = {"encoder": batches * costs.average.flops / speeds.encoder}
+    step_seconds |= {name: batches * cost.flops / speeds.heads[name] for name, cost in costs.heads.items()}
     step_seconds["optimiser"] = costs.dense_parameters * speeds.dense + costs.sparse_numbers * speeds.sparse
     steps = number_of_steps(workload, args)
     return Estimate(costs, steps, step_seconds, _evaluation_seconds(costs, speeds, workload, args, steps))

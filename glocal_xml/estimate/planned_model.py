@@ -12,7 +12,6 @@ from transformers.initialization import no_init_weights
 from glocal_xml.data import LabelTree, tree_level_sizes
 from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.modeling.configuration_base import make_config
-from glocal_xml.modeling.label_scorer import LabelScorer
 from glocal_xml.training import ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.prepare import encoder_path
 from glocal_xml.training.rowwise_adamw import RowwiseAdamW, for_sparse_tables
@@ -33,16 +32,17 @@ class PlannedModel:
     def config(self) -> XMTCConfig:
         return self.model.config
 
-    def level_heads(self) -> dict[str, LabelScorer]:
-        """The heads over the nodes of a label tree, from the top; none without a tree."""
-        return self.model.level_heads() if getattr(self.config, "tree_levels", None) else {}
+    def label_tables(self) -> dict[str, nn.Parameter]:
+        """Embeddings, output rows and biases of labels and of the nodes of a tree."""
+        tables = ("label_embeddings", "label_outputs")
+        return {name: p for name, p in self.model.named_parameters() if any(table in name for table in tables)}
 
     def parameters(self) -> dict[str, int]:
         """Number of parameters of the encoder, of the label tables and of all the rest."""
-        counts = {"encoder": 0, "label tables": 0, "rest of the heads": 0}
+        counts, tables = {"encoder": 0, "label tables": 0, "rest of the heads": 0}, self.label_tables()
         for name, parameter in self.model.named_parameters():
             rest = "encoder" if name.startswith(("encoder.", "level_encoders.")) else "rest of the heads"
-            counts["label tables" if "label_embeddings" in name else rest] += parameter.numel()
+            counts["label tables" if name in tables else rest] += parameter.numel()
         return counts
 
     def weight_bytes(self) -> int:
@@ -53,6 +53,12 @@ class PlannedModel:
         """Tables of which a step touches the rows of candidates alone."""
         modules = self.model.modules()
         return [module.weight for module in modules if isinstance(module, nn.Embedding) and module.sparse]
+
+
+def all_heads(model: XMTCPreTrainedModel) -> dict[str, nn.Module]:
+    """The heads over the nodes of a label tree from the top, where there is one, and those of the branches."""
+    levels = model.level_heads() if getattr(model.config, "tree_levels", None) else {}
+    return {**levels, **model.branch_heads()}
 
 
 def check_known(config: XMTCConfig) -> None:
@@ -98,12 +104,16 @@ def planned_tree(label_tree: dict[str, Any] | str | None, num_labels: int) -> di
     return {"tree_levels": tree_level_sizes(num_labels, **options)}
 
 
+def family_of(config: XMTCConfig) -> type[XMTCPreTrainedModel]:
+    """The family that a configuration is of."""
+    return next(model for kind, model in FAMILIES.items() if kind.model_type == config.model_type)
+
+
 def plan_model(config: XMTCConfig, gradient_checkpointing: bool = False) -> PlannedModel:
     """The model of a configuration, without weights."""
-    family = next(model for kind, model in FAMILIES.items() if kind.model_type == config.model_type)
     mode = FakeTensorMode()
     with mode, no_init_weights():
-        model = family(config).train()
+        model = family_of(config)(config).train()
     if gradient_checkpointing:
         model.gradient_checkpointing_enable()
     return PlannedModel(model, mode)

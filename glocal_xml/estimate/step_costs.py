@@ -1,21 +1,19 @@
 """Memory and products of a training step: encoder, heads, gradients and optimiser together."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
 from torch import nn
 
 from glocal_xml.modeling import AdaptiveLabelClusters, XMTCConfig
-from glocal_xml.modeling.label_attention import LabelAttention
-from glocal_xml.modeling.label_scorer import LabelScorer
 from glocal_xml.training import XMTCTrainingArguments
 
 from .encoder_trace import EncoderTrace, trace_encoder
 from .head_costs import HeadCost, LossShape, head_cost
-from .planned_model import PlannedModel, optimizer_bytes, optimizer_of
+from .planned_model import PlannedModel, all_heads, optimizer_bytes, optimizer_of
 from .workload import Workload
 
-_FLOAT = 4
 # Names, index and counts of the label space, measured on half a million short names.
 _BYTES_OF_A_LABEL = 270
 # Token ids and two masks in the Arrow file, whose pages count once they were read.
@@ -33,8 +31,8 @@ class MemoryEstimate:
         weights: Parameters and buffers.
         optimizer: What the optimiser keeps, for every row of a label table.
         gradients: Dense gradients, of which label tables have those of a whole table.
-        activations: What encoder and projections keep for the backward pass.
-        heads: What the losses over labels need beside these.
+        activations: What the encoder keeps for the backward pass.
+        heads: What the heads need beside these.
     """
 
     process: int
@@ -95,7 +93,7 @@ def step_costs(planned: PlannedModel, workload: Workload, args: XMTCTrainingArgu
     texts = min(args.per_device_train_batch_size, workload.num_texts)
     padded = math.ceil(workload.padded_length(texts, args.train_sampling_strategy == "group_by_length"))
     average = trace_encoder(planned, texts, padded, workload.token_types)
-    shapes = _shapes(planned, workload, texts, workload.mean_length)
+    shapes = _shapes(planned, workload, texts, padded)
     dense, sparse = _trained(planned, average)
     return StepCosts(
         planned=planned,
@@ -108,7 +106,7 @@ def step_costs(planned: PlannedModel, workload: Workload, args: XMTCTrainingArgu
         shapes=shapes,
         dense_parameters=sum(p.numel() for p in dense),
         sparse_numbers=_numbers_in_play(planned, texts),
-        sparse_share=_share_in_play(planned.config, workload.num_texts) if sparse else None,
+        sparse_share=_drawn_share(planned.config, -1, workload.num_texts) if sparse else None,
     )
 
 
@@ -124,7 +122,8 @@ def step_memory(
     gradients = dense
     if args.gradient_accumulation_steps > 1:
         # Those of earlier batches are there already when a loss makes the next ones.
-        gradients = dense + [p for p in dense if any(p is table for table in _tables(planned))]
+        tables = {id(p) for p in planned.label_tables().values()}
+        gradients = dense + [p for p in dense if id(p) in tables]
     tokens = workload.num_texts * workload.mean_length
     return MemoryEstimate(
         process=process,
@@ -133,7 +132,7 @@ def step_memory(
         optimizer=optimizer_bytes(optimizer_class, dense, False) + optimizer_bytes(optimizer_class, sparse, True),
         gradients=sum(p.nbytes for p in gradients),
         activations=largest.peak_bytes,
-        heads=int(_heads_together(planned, heads)),
+        heads=int(sum(cost.bytes for cost in heads.values())),
     )
 
 
@@ -144,44 +143,25 @@ def _trained(planned: PlannedModel, trace: EncoderTrace) -> tuple[list[nn.Parame
     return [p for p in planned.model.parameters() if id(p) not in others], sparse
 
 
-def _tables(planned: PlannedModel) -> list[nn.Parameter]:
-    return [p for name, p in planned.model.named_parameters() if "label_embeddings" in name]
-
-
 def _all_costs(planned: PlannedModel, shapes: dict[str, LossShape]) -> dict[str, HeadCost]:
-    heads = {**planned.level_heads(), **planned.model.branch_heads()}
-    costs = {name: head_cost(heads[name], shape) for name, shape in shapes.items()}
-    if getattr(planned.config, "training_loss", None) == "collaborative" and not planned.config.tree_levels:
-        # All logits are computed twice, and the derivative by each is kept, in chunks and then as a whole.
-        texts = next(iter(shapes.values())).texts
-        logits = 2 * _FLOAT * texts * planned.config.num_labels
-        costs = {
-            name: HeadCost(cost.flops + cost.forward_flops, cost.forward_flops, cost.bytes + logits)
-            for name, cost in costs.items()
-        }
-    return costs
-
-
-def _heads_together(planned: PlannedModel, costs: dict[str, HeadCost]) -> float:
-    """Losses over all labels come one after the other; of candidates everything is kept until the backward pass."""
-    if planned.level_heads():
-        return sum(cost.bytes for cost in costs.values())
-    return max(cost.bytes for cost in costs.values())
+    return {name: head_cost(head, shapes[name]) for name, head in all_heads(planned.model).items()}
 
 
 def _shapes(
-    planned: PlannedModel, workload: Workload, texts: int, tokens: float, worst: bool = False
+    planned: PlannedModel, workload: Workload, texts: int, tokens: int, worst: bool = False
 ) -> dict[str, LossShape]:
-    """What the loss of each head goes over; at worst, all texts go into all tails of adaptive clusters."""
+    """What the loss of each head goes over; at worst, no text is padded, and all go into all tails of clusters."""
+    config, real_tokens = planned.config, tokens if worst else workload.mean_length
+    *levels, labels = candidates_per_text(config)
+    # Heads of the levels come first.
+    numbers = dict(itertools.zip_longest(all_heads(planned.model), levels, fillvalue=labels))
+    # All nodes are ranked besides their loss; a collaborative loss scores all labels before it.
+    twice = bool(levels) or getattr(config, "training_loss", None) == "collaborative"
     shapes = {}
-    numbers = candidates_per_text(planned.config)
-    for (name, head), number in zip(planned.level_heads().items(), numbers[:-1], strict=True):
-        read = tokens if isinstance(head, LabelAttention) else 1
-        shapes[name] = LossShape(texts, read, number, first_level=number is None)
-    for name, head in planned.model.branch_heads().items():
-        reads_tokens = isinstance(head, LabelAttention)
+    for name, head in all_heads(planned.model).items():
         visited = _visited(head, workload, worst) if isinstance(head, AdaptiveLabelClusters) else ()
-        shapes[name] = LossShape(texts, tokens if reads_tokens else 1, numbers[-1], visited)
+        everything = numbers[name] is None
+        shapes[name] = LossShape(texts, tokens, real_tokens, numbers[name], visited, twice=twice and everything)
     return shapes
 
 
@@ -196,7 +176,7 @@ def _ways_down(config: XMTCConfig) -> list[tuple[int, int]]:
     return list(zip(levels, [*levels[1:], config.num_labels], strict=True)) if levels else []
 
 
-def _visited(head: LabelScorer, workload: Workload, worst: bool) -> tuple[float, ...]:
+def _visited(head: AdaptiveLabelClusters, workload: Workload, worst: bool) -> tuple[float, ...]:
     """Share of the texts with a label in each tail, as if labels occurred independently."""
     if worst:
         return (1.0,) * len(head.tails)
@@ -206,16 +186,11 @@ def _visited(head: LabelScorer, workload: Workload, worst: bool) -> tuple[float,
 
 def _numbers_in_play(planned: PlannedModel, texts: int) -> float:
     """Numbers in the rows of sparse tables that one step updates."""
-    shares = {
-        below: _drawn_share(planned.config.training_beam, above, texts) for above, below in _ways_down(planned.config)
-    }
-    return sum(parameter.numel() * shares[len(parameter)] for parameter in planned.sparse_parameters())
+    below = [number for _, number in _ways_down(planned.config)]
+    tables = planned.sparse_parameters()
+    return sum(p.numel() * _drawn_share(planned.config, below.index(len(p)), texts) for p in tables)
 
 
-def _share_in_play(config: XMTCConfig, texts: int) -> float:
-    return _drawn_share(config.training_beam, config.tree_levels[-1], texts)
-
-
-def _drawn_share(beam: int, nodes: int, texts: int) -> float:
-    """Share of the nodes that some text goes on from, as if each chose at random."""
-    return 1 - (1 - min(1.0, beam / nodes)) ** texts
+def _drawn_share(config: XMTCConfig, level: int, texts: int) -> float:
+    """Share of the nodes of a level that some text goes on from, as if each chose at random."""
+    return 1 - (1 - min(1.0, config.training_beam / config.tree_levels[level])) ** texts

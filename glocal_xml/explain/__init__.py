@@ -1,4 +1,4 @@
-"""Explanations: which words each label read, as text, JSON, a page and a figure."""
+"""Explanations: the words that speak for a label or against it, as text, JSON, a page and a figure."""
 
 from .explanation import Explanation, LabelExplanation, Word
 from .html_page import html_page

@@ -3,19 +3,26 @@
 from itertools import product
 from typing import TYPE_CHECKING
 
-from .explanation import Explanation, most_read
-from .printable import short, two_digits
+from .explanation import ATTENTION, Explanation, strongest_words
+from .printable import short, signed, two_digits
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _LONGEST_NAME = 40
 _LEAST_WRITTEN = 0.05
+# As on the page: red against, green for.
+_SIGNED_COLORS = ("#dc2626", "#ffffff", "#16a34a")
 
 
 def heat_map(explanation: Explanation) -> "Figure":
-    """Labels in rows, the words that any of them read most in columns, in the order of the text."""
+    """
+    Labels in rows, the words that matter most to any of them in columns, in the order of the text. Contributions have
+    further columns for all the rest, and for the logit that they sum to.
+    """
     try:
+        from matplotlib.colors import LinearSegmentedColormap
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError(
@@ -26,23 +33,62 @@ def heat_map(explanation: Explanation) -> "Figure":
     words = [word for word in dict.fromkeys(word.text for word in explanation.words) if word in wanted]
     if not words:
         raise ValueError("There is nothing to draw: the labels read no words.")
-    totals = [dict(most_read(explanation.words, label.word_weights, len(explanation.words))) for label in labels]
-    weights = [[total[word] for word in words] for total in totals]  # (labels, words)
-    canvas = Figure(figsize=(3.5 + 0.45 * len(words), 1.6 + 0.4 * len(labels)), layout="constrained")
+    totals = [dict(strongest_words(explanation.words, label.word_values, len(explanation.words))) for label in labels]
+    values = [[total[word] for word in words] for total in totals]  # (labels, words)
+    strongest = max(abs(value) for row in values for value in row)
+    rest = _rest(explanation, words)
+    columns = len(words) + len(rest)
+    canvas = Figure(figsize=(3.5 + 0.5 * columns, 1.9 + 0.4 * len(labels)), layout="constrained")
     axis = canvas.subplots()
-    image = axis.imshow(weights, cmap="YlOrBr", vmin=0.0, aspect="auto")
-    strongest = max(map(max, weights))
+    if explanation.measure == ATTENTION:
+        image = axis.imshow(values, cmap="YlOrBr", vmin=0.0, aspect="auto")
+        meaning = "share of the\nlabel's attention"
+    else:
+        colors = LinearSegmentedColormap.from_list("against and for", _SIGNED_COLORS)
+        # Never a scale without length.
+        image = axis.imshow(values, cmap=colors, vmin=-strongest or -1.0, vmax=strongest or 1.0, aspect="auto")
+        meaning = "adds to the logit:\n+ for, - against"
     for row, column in product(range(len(labels)), range(len(words))):
-        weight = weights[row][column]
-        if weight >= _LEAST_WRITTEN:
-            color = "white" if weight > 0.6 * strongest else "black"
-            axis.text(column, row, f"{weight:.2f}", ha="center", va="center", fontsize=8, color=color)
+        value = values[row][column]
+        if explanation.measure != ATTENTION:
+            _write(axis, column, row, signed(value))
+        elif value >= _LEAST_WRITTEN:
+            _write(axis, column, row, f"{value:.2f}", color="white" if value > 0.6 * strongest else "black")
+    _draw_rest(axis, rest, len(words), len(labels))
     # Names are no formulas, whatever dollars they have.
     names = [f"{short(label.label, _LONGEST_NAME)}  {two_digits(label.score)}" for label in labels]
     axis.set_yticks(range(len(labels)), names, parse_math=False)
-    shown = [short(word, _LONGEST_NAME) for word in words]
-    axis.set_xticks(range(len(words)), shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
-    axis.set_xlabel("words read most, in the order of the text")
+    shown = [short(word, _LONGEST_NAME) for word in words] + list(rest)
+    axis.set_xticks(range(columns), shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+    read = "read most" if explanation.measure == ATTENTION else "that matter most"
+    axis.set_xlabel(f"words {read}, in the order of the text" + (", and all the rest" if rest else ""))
     axis.set_ylabel("label and its probability")
-    canvas.colorbar(image, label="share of the\nlabel's attention")
+    canvas.colorbar(image, label=meaning)
     return canvas
+
+
+def _rest(explanation: Explanation, words: list[str]) -> dict[str, list[float]]:
+    """What beside some words adds to the logit of each label, and the logit itself; nothing for attention."""
+    if explanation.measure == ATTENTION:
+        return {}
+    rows = [dict(explanation.rest(row, words)) for row in range(len(explanation.labels))]
+    names = dict.fromkeys(name for row in rows for name in row)
+    rest = {f"({name})": [row.get(name, 0.0) for row in rows] for name in names}
+    return {**rest, f"= logit, {explanation.branch}": [label.logit for label in explanation.labels]}
+
+
+def _draw_rest(axis: "Axes", rest: dict[str, list[float]], first: int, num_labels: int) -> None:
+    """Numbers beside the map: in its colours, a large bias would leave those of words pale."""
+    if not rest:
+        return
+    axis.set_xlim(-0.5, first + len(rest) - 0.5)
+    axis.axvline(first - 0.5, color="black", linewidth=1)
+    axis.axvline(first + len(rest) - 1.5, color="black", linewidth=1)
+    for column, values in enumerate(rest.values(), start=first):
+        weight = "bold" if column == first + len(rest) - 1 else "normal"
+        for row in range(num_labels):
+            _write(axis, column, row, signed(values[row]), weight=weight)
+
+
+def _write(axis: "Axes", column: int, row: int, text: str, color: str = "black", weight: str = "normal") -> None:
+    axis.text(column, row, text, ha="center", va="center", fontsize=8, color=color, weight=weight)

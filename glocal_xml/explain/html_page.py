@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from html import escape
 
-from .explanation import Explanation, LabelExplanation
-from .printable import printable, short, two_digits
+from .explanation import ATTENTION, Explanation, LabelExplanation
+from .printable import printable, short, signed, two_digits
 
-# A weight as a share of the largest one: below it, a mark could not be seen.
+# A value as a share of the largest one: below it, a mark could not be seen.
 _FAINTEST = 0.05
+# Colours that are seen through suit light and dark pages.
+_READ, _FOR, _AGAINST = "245,158,11", "22,163,74", "239,68,68"
+# Who cannot tell these colours apart sees a line under what is against a label.
+_LINES = {_AGAINST: ";text-decoration:underline dashed"}
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #5f5f5f; --bar: #d97706; }
 @media (prefers-color-scheme: dark) { :root { --soft: #adadad; } }
@@ -26,9 +30,14 @@ summary:focus-visible { outline: 3px solid var(--bar); border-radius: .5rem; }
 .read { padding: 0 .8rem .8rem; }
 .read > p { margin: .5rem 0 0; }
 .note { color: var(--soft); font-size: .875rem; margin: .25rem 0; overflow-wrap: anywhere; }
+.legend { font-size: .875rem; margin: .25rem 0; overflow-wrap: anywhere; }
 .words { list-style: none; display: flex; flex-wrap: wrap; gap: .3rem; padding: 0; margin: .5rem 0 0; }
 .words li { border: 1px solid var(--line); border-radius: 1rem; padding: 0 .6rem; font-size: .875rem; }
 .words b { font-weight: 600; overflow-wrap: anywhere; }
+.words .for { background: rgba(22,163,74,.25); border-color: rgba(22,163,74,.7); }
+.words .against { background: rgba(239,68,68,.25); border-color: rgba(239,68,68,.7); border-style: dashed; }
+.words .rest { border-style: dotted; }
+.words .sum { border-color: transparent; font-weight: 600; }
 """
 _HEAD = f"""<!DOCTYPE html>
 <html lang="en">
@@ -36,7 +45,7 @@ _HEAD = f"""<!DOCTYPE html>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>What labels read</title>
+<title>The words behind labels</title>
 <style>{_STYLE}</style>
 </head>
 """
@@ -44,25 +53,48 @@ _LONGEST_HEADING = 100
 
 
 def highlighted_text(explanation: Explanation, label_row: int) -> str:
-    """The text with a mark on every word that a label read, the stronger the more of its attention it has."""
-    weights = explanation.labels[label_row].word_weights
-    strongest = max(weights, default=0.0)
+    """
+    The text with a mark on every word, the stronger the more it adds to the logit of a label or takes from it; where
+    there is attention alone, the stronger the more of it the word has.
+    """
+    label = explanation.labels[label_row]
+    strongest = max(map(abs, label.word_values), default=0.0)
     parts, end = [], 0
-    for word, weight in zip(explanation.words, weights, strict=True):
+    for number, word in enumerate(explanation.words):
         parts.append(_between_words(explanation, end, word.start))
-        parts.append(_mark(word.text, weight, weight / strongest if strongest > 0 else 0.0))
+        parts.append(_mark(word.text, label, number, strongest))
         end = word.end
     parts.append(_between_words(explanation, end, len(explanation.text)))
     return f'<p dir="auto" lang="" style="white-space:pre-wrap;overflow-wrap:anywhere">{"".join(parts)}</p>'
 
 
+def html_legend(explanation: Explanation) -> str:
+    """What marks and numbers mean, as a fragment of HTML."""
+    meaning = escape(explanation.meaning())
+    if explanation.measure == ATTENTION:
+        return f"{_styled('read', _READ, 0.6)} {meaning}"
+    return f"{_styled('for the label', _FOR, 0.6)} {_styled('against it', _AGAINST, 0.6)} {meaning}"
+
+
+def html_sum(explanation: Explanation, label_row: int) -> str:
+    """What the numbers of a label sum to, as a fragment of HTML; nothing where there is attention alone."""
+    label = explanation.labels[label_row]
+    if label.logit is None:
+        return ""
+    return f"= logit {minus(signed(label.logit))}" + (
+        "" if label.cluster_score is None else f" (its cluster: {escape(two_digits(label.cluster_score))})"
+    )
+
+
 def html_page(explanations: Sequence[Explanation]) -> str:
     """A whole page of explained texts."""
     articles = "\n".join(_article(explanation) for explanation in explanations)
+    # Most often the same for all texts.
+    legends = dict.fromkeys(html_legend(explanation) for explanation in explanations if explanation.labels)
+    notes = "\n".join(f'<p class="legend">{legend}</p>' for legend in legends)
     return f"""{_HEAD}<body>
-<h1>What labels read</h1>
-<p class="note">The stronger the mark, the more of a label's attention a word has. Attention tells what a label looked
-at; it is no proof that a word caused the score.</p>
+<h1>The words behind labels</h1>
+{notes}
 {articles}
 </body>
 </html>
@@ -82,28 +114,55 @@ def _article(explanation: Explanation) -> str:
 def _details(explanation: Explanation, row: int, label: LabelExplanation) -> str:
     summary = label.branch_summary()
     note = f'\n<p class="note">{escape(summary)}</p>' if summary else ""
-    words = "".join(
-        f'<li><b><bdi lang="">{escape(short(word, _LONGEST_HEADING))}</bdi></b> {weight:.2f}</li>'
-        for word, weight in label.words
-    )
     return f"""<details{" open" if row == 0 else ""}>
 <summary><span class="score">{escape(two_digits(label.score))}</span>
 <bdi class="name" lang="">{escape(printable(label.label))}</bdi>
 <span class="bar"><span style="width:{100 * label.score:.1f}%"></span></span></summary>
 <div class="read">{note}
-<ul class="words">{words}</ul>
+<ul class="words">{_chips(explanation, row)}</ul>
 {highlighted_text(explanation, row)}
 </div>
 </details>"""
 
 
-def _mark(word: str, weight: float, strength: float) -> str:
-    shown = escape(printable(word))
+def _chips(explanation: Explanation, row: int) -> str:
+    label = explanation.labels[row]
+    if label.logit is None:
+        return "".join(f"<li>{_name(word)} {weight:.2f}</li>" for word, weight in label.words)
+    words, rest = explanation.addends(row)
+    chips = [
+        f'<li class="{"for" if value > 0 else "against"}">{_name(word)} {minus(signed(value))}</li>'
+        for word, value in words
+    ]
+    chips += [f'<li class="rest">{escape(printable(name))} {minus(signed(value))}</li>' for name, value in rest]
+    return f'{"".join(chips)}<li class="sum">{html_sum(explanation, row)}</li>'
+
+
+def _name(word: str) -> str:
+    return f'<b><bdi lang="">{escape(short(word, _LONGEST_HEADING))}</bdi></b>'
+
+
+def minus(number: str) -> str:
+    """The number with a minus as wide as a plus, which screen readers read out, in the place of a hyphen."""
+    return number.replace("-", "\N{MINUS SIGN}")
+
+
+def _mark(word: str, label: LabelExplanation, number: int, strongest: float) -> str:
+    shown, value, attention = escape(printable(word)), label.word_values[number], label.word_weights[number]
+    strength = abs(value) / strongest if strongest > 0 else 0.0
     if strength < _FAINTEST:
         return shown
-    # A colour that is seen through suits light and dark pages, and letters keep the colour of the page.
-    style = f"background:rgba(245,158,11,{0.6 * strength:.2f});color:inherit"
-    return f'<mark style="{style}" title="{weight:.3f}">{shown}</mark>'
+    if label.word_contributions is None:
+        return _styled(shown, _READ, 0.6 * strength, f"{attention:.3f}")
+    title = f"{minus(f'{value:+.3f}')}, attention {attention:.3f}"
+    return _styled(shown, _FOR if value > 0 else _AGAINST, 0.6 * strength, title)
+
+
+def _styled(shown: str, color: str, strength: float, title: str = "") -> str:
+    # Letters keep the colour of the page.
+    style = f"background:rgba({color},{strength:.2f});color:inherit{_LINES.get(color, '')}"
+    title = f' title="{title}"' if title else ""
+    return f'<mark style="{style}"{title}>{shown}</mark>'
 
 
 def _between_words(explanation: Explanation, start: int, end: int) -> str:

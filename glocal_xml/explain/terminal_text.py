@@ -3,16 +3,19 @@
 import textwrap
 from collections.abc import Callable
 
-from .explanation import Explanation, LabelExplanation
-from .printable import printable, short, two_digits
+from .explanation import ATTENTION, Explanation
+from .printable import printable, short, signed, two_digits
 
 _LONGEST_TEXT = 300
 _LONGEST_NAME = 40
-_BOLD, _FAINT, _STRONG, _WEAK = "1", "2", "1;33", "33"
+_WIDTH = 100
+_BOLD, _FAINT = "1", "2"
+# Strong and weak: what was read, what speaks for a label, and what against it.
+_READ, _FOR, _AGAINST = ("1;33", "33"), ("1;32", "32"), ("1;31", "31")
 
 
-def terminal_text(explanation: Explanation, color: bool) -> str:
-    """The start of the text, and a line for each label with the words that it read most."""
+def terminal_text(explanation: Explanation, color: bool, legend: bool = True) -> str:
+    """The start of the text, a line for each label with the words that matter most, and what the numbers are."""
 
     def paint(text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if color else text
@@ -23,17 +26,34 @@ def terminal_text(explanation: Explanation, color: bool) -> str:
         lines.append(paint(f"  too long: {read:,} of {len(explanation.text):,} characters were read", _FAINT))
     names = [short(label.label, _LONGEST_NAME) for label in explanation.labels]
     width = max(map(len, names), default=0)
-    for name, label in zip(names, explanation.labels, strict=True):
+    for row, (name, label) in enumerate(zip(names, explanation.labels, strict=True)):
         start = f"{paint(f'{two_digits(label.score):>5}', _BOLD)} {name:{width}}  "
         summary = label.branch_summary()
         branches = paint(f"({summary})", _FAINT) + "  " if summary else ""
-        lines.append(f"{start}{branches}read: {_words(label, paint) or 'nothing'}")
+        shown = _attention if explanation.measure == ATTENTION else _contributions
+        lines.append(f"{start}{branches}{shown(explanation, row, paint)}")
+    if legend and explanation.labels:
+        lines += [paint(f"  {line}", _FAINT) for line in textwrap.wrap(explanation.meaning(), _WIDTH)]
     return "\n".join(lines) + "\n"
 
 
-def _words(label: LabelExplanation, paint: Callable[[str, str], str]) -> str:
-    strongest = label.words[0][1] if label.words else 0.0
-    return ", ".join(
-        f"{paint(printable(word), _STRONG if 2 * weight >= strongest else _WEAK)} {weight:.2f}"
-        for word, weight in label.words
-    )
+def _attention(explanation: Explanation, row: int, paint: Callable[[str, str], str]) -> str:
+    words = explanation.labels[row].words
+    strongest = words[0][1] if words else 0.0
+    shown = (f"{paint(printable(word), _READ[2 * weight < strongest])} {weight:.2f}" for word, weight in words)
+    return f"read: {', '.join(shown) or 'nothing'}"
+
+
+def _contributions(explanation: Explanation, row: int, paint: Callable[[str, str], str]) -> str:
+    """A sum: words, then all the rest, then the logit."""
+    label = explanation.labels[row]
+    words, rest = explanation.addends(row)
+    strongest = abs(words[0][1]) if words else 0.0
+    shown = [
+        paint(f"{printable(word)} {signed(value)}", (_FOR if value > 0 else _AGAINST)[2 * abs(value) < strongest])
+        for word, value in words
+    ]
+    # In brackets, since a word of the text may be called the same.
+    shown += [paint(f"({printable(name)}) {signed(value)}", _FAINT) for name, value in rest]
+    cluster = "" if label.cluster_score is None else f", cluster {two_digits(label.cluster_score)}"
+    return f"adds: {', '.join(shown) or 'nothing'} = logit {signed(label.logit)}{cluster}"

@@ -1,4 +1,4 @@
-"""Words of a text with their places, and the weights of tokens brought to them."""
+"""Words of a text with their places, and the values of tokens brought to them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -41,39 +41,57 @@ def split_words(text: str) -> list[Word]:
     return [Word(word, start, end) for word, (start, end) in _SPLITTER.pre_tokenize_str(text)]
 
 
-def read_words(
-    text: str, token_spans: Sequence[tuple[int, int]], weights: torch.Tensor
-) -> tuple[list[Word], torch.Tensor]:
+class ReadWords:
     """
-    The words that tokens cover, and the weights of tokens summed over each of them.
-
-    A token that covers several words is shared out by their characters in it. Tokens that cover none (special ones,
-    spaces) are left out, so that the weights of words may sum to less than those of tokens.
+    The words that tokens cover, to which values of tokens are brought.
 
     Args:
         text: The text.
         token_spans: Where each token starts and ends in it, in characters; equal numbers for special tokens.
-        weights: One weight per token, of shape (labels, tokens).
 
-    Returns:
-        The words in the order of the text, and weights of shape (labels, words).
+    Attributes:
+        words: The words in the order of the text.
+        wordless: The tokens that cover no word: special ones, blanks.
     """
-    words = split_words(text)
-    word_at: list[int | None] = [None] * len(text)
-    for number, word in enumerate(words):
-        word_at[word.start : word.end] = [number] * (word.end - word.start)
-    tokens, places, shares = [], [], []
-    for token, (start, end) in enumerate(token_spans):
-        covered = Counter(number for number in word_at[start:end] if number is not None)
-        for number, characters in covered.items():
-            tokens.append(token)
-            places.append(number)
-            shares.append(characters / covered.total())
-    read = sorted(set(places))
-    columns = {number: column for column, number in enumerate(read)}
-    totals = weights.new_zeros(len(weights), len(read)).index_add(
-        1,
-        torch.tensor([columns[number] for number in places], dtype=torch.long, device=weights.device),
-        weights[:, tokens] * weights.new_tensor(shares),
-    )
-    return [words[number] for number in read], totals
+
+    def __init__(self, text: str, token_spans: Sequence[tuple[int, int]]):
+        words = split_words(text)
+        word_at: list[int | None] = [None] * len(text)
+        for number, word in enumerate(words):
+            word_at[word.start : word.end] = [number] * (word.end - word.start)
+        self._tokens, places, self._shares, self.wordless = [], [], [], []
+        for token, (start, end) in enumerate(token_spans):
+            covered = Counter(number for number in word_at[start:end] if number is not None)
+            if not covered:
+                self.wordless.append(token)
+            for number, characters in covered.items():
+                self._tokens.append(token)
+                places.append(number)
+                self._shares.append(characters / covered.total())
+        read = sorted(set(places))
+        columns = {number: column for column, number in enumerate(read)}
+        self._columns = [columns[number] for number in places]
+        self.words = [words[number] for number in read]
+
+    def sums(self, values: torch.Tensor) -> torch.Tensor:
+        """
+        Values of tokens, of shape (labels, tokens), summed over each word, (labels, words). What belongs to a token
+        that covers several words is shared out by their characters in it.
+        """
+        return values.new_zeros(len(values), len(self.words)).index_add(
+            1,
+            torch.tensor(self._columns, dtype=torch.long, device=values.device),
+            values[:, self._tokens] * values.new_tensor(self._shares),
+        )
+
+
+def read_words(
+    text: str, token_spans: Sequence[tuple[int, int]], weights: torch.Tensor
+) -> tuple[list[Word], torch.Tensor]:
+    """
+    The words that tokens cover, and the weights of tokens, (labels, tokens), summed over each, (labels, words).
+
+    Tokens that cover no word are left out, so that the weights of words may sum to less than those of tokens.
+    """
+    read = ReadWords(text, token_spans)
+    return read.words, read.sums(weights)

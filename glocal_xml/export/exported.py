@@ -5,9 +5,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.modeling.input_checks import position_limit
-from glocal_xml.modeling.modeling_base import evaluation_mode
-from glocal_xml.modeling.probabilities import mean_probability_logits
+from glocal_xml.modeling.encoder import evaluation_mode, position_limit
 
 # Encoders that decide by the lengths of texts what they compute.
 _REFUSED_ENCODERS = ("word_lstm", "xlnet")
@@ -49,20 +47,13 @@ class _Probabilities(nn.Module):
         self.model = model
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        features = self.model.text_features(input_ids, attention_mask)
-        logits = self.model.branch_logits(features, slice(0, self.model.config.num_labels))
-        return mean_probability_logits(list(logits.values())).sigmoid()  # (texts, labels)
+        return self.model(input_ids, attention_mask, output_scores=True).scores.all().sigmoid()  # (texts, labels)
 
 
 def _check(model: XMTCPreTrainedModel) -> None:
     if getattr(model, "label_tree", None) is not None:
         raise ValueError(
             "A model with a label tree chooses by the text which labels it scores, and cannot be exported: use "
-            "`predict_top_k`."
-        )
-    if not all(head.has_one_table for head in model.branch_heads().values()):
-        raise ValueError(
-            f"{type(model).__name__} chooses by the text which clusters it computes, and cannot be exported: use "
             "`predict_top_k`."
         )
     encoder = model.config.encoder.model_type

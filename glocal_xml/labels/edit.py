@@ -10,11 +10,11 @@ from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace
 from glocal_xml.modeling import AdaptiveLabelClusters, XMTCPreTrainedModel
-from glocal_xml.modeling.label_candidates import CandidateTree
+from glocal_xml.modeling.label_tree import CandidateTree
 
 from .label_changes import plan_changes
 from .similar_names import most_similar
-from .table_rows import cluster_rows, tree_rows
+from .table_rows import cluster_rows, label_tables, tree_rows
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def edit_labels(
     # What was measured with the old labels says nothing of the new ones.
     config.calibration = None
     if clusters is None:
-        rows = {head.label_embeddings: origins for head in heads}
+        rows = dict.fromkeys((table for head in heads for table in label_tables(head)), origins)
     else:
         rows, cluster_of = cluster_rows(clusters, origins)
         config.cluster_proportions = [
@@ -83,8 +83,8 @@ def edit_labels(
     if tree is not None:
         child_starts, label_order, nodes_left = tree_rows(tree, origins)
         config.tree_levels = [len(nodes) for nodes in nodes_left]
-        level_tables = (head.label_embeddings for head in model.level_heads().values())
-        rows |= dict(zip(level_tables, nodes_left, strict=True))
+        for head, nodes in zip(model.level_heads().values(), nodes_left, strict=True):
+            rows |= dict.fromkeys(label_tables(head), nodes)
 
     new = type(model)(config).to(device=model.device, dtype=model.dtype).train(model.training)
     new.set_label_names(changes.label_space.names)
@@ -111,7 +111,7 @@ def _check_model(model: XMTCPreTrainedModel, label_space: LabelSpace) -> None:
     if isinstance(head, AdaptiveLabelClusters) and not head.is_clustered:
         raise ValueError("This model was never told which labels are frequent, and so is not trained: train it first.")
     if getattr(model, "label_tree", None) is not None:
-        model.check_label_tree()
+        model.label_tree.check()
 
 
 def _copy_weights(old: XMTCPreTrainedModel, new: XMTCPreTrainedModel, rows: dict[nn.Module, torch.Tensor]) -> None:

@@ -9,9 +9,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.modeling.encoded_texts import encode_texts
-from glocal_xml.modeling.input_checks import position_limit
-from glocal_xml.modeling.modeling_base import evaluation_mode
+from glocal_xml.modeling.encoder import encode_texts, evaluation_mode, position_limit
 
 _TOKENS = 64
 _NAMES_AT_A_TIME = 128
@@ -45,8 +43,8 @@ def _name_embeddings(
             batch = tokenizer(
                 [names[i] for i in places], padding=True, truncation=True, max_length=longest, return_tensors="pt"
             ).to(model.device)
-            encoded = encode_texts(model.encoder, batch["input_ids"], batch["attention_mask"], None, {last})
-            mask = encoded.attention_mask.unsqueeze(-1)  # (names, tokens, 1)
+            encoded = encode_texts(model.encoder, {last}, batch["input_ids"], batch["attention_mask"])
+            mask = encoded.mask.unsqueeze(-1)  # (names, tokens, 1)
             states = encoded.hidden_states[last]  # (names, tokens, hidden)
             result[places] = (states * mask).sum(dim=1) / mask.sum(dim=1)
     return nn.functional.normalize(result, dim=1)

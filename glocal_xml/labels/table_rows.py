@@ -4,7 +4,12 @@ import torch
 from torch import nn
 
 from glocal_xml.modeling import AdaptiveLabelClusters
-from glocal_xml.modeling.label_candidates import CandidateTree
+from glocal_xml.modeling.label_tree import CandidateTree
+
+
+def label_tables(head: nn.Module) -> list[nn.Module]:
+    """The tables of a head that have a row per label."""
+    return [module for module in head.modules() if hasattr(module, "rows")]
 
 
 def cluster_rows(

@@ -4,20 +4,27 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from .adaptive_clusters import AdaptiveLabelClusters
+from .attention_head import AttentionHead
 from .configuration_aplc_xlnet import APLCXLNetConfig
-from .configuration_base import XMTCConfig
+from .configuration_base import AttentionConfig, XMTCConfig
 from .configuration_glocal_xml import GlocalXMLConfig
 from .configuration_light_attention import LightAttentionConfig
 from .configuration_me_xml import MEXMLConfig
 from .configuration_word_lstm import WordLSTMConfig
+from .evidence_head import EvidenceHead
+from .label_scores import LabelScores, XMTCOutput
+from .label_shards import LabelShard
+from .linear_head import LinearHead
 from .modeling_aplc_xlnet import APLCXLNet
-from .modeling_base import XMTCPreTrainedModel
+from .modeling_base import TASK, XMTCPreTrainedModel
 from .modeling_glocal_xml import GlocalXMLForMultiLabel
+from .modeling_glocal_xml_tree import GlocalXMLWithLabelTree
 from .modeling_light_attention import LightAttentionForMultiLabel
+from .modeling_light_attention_tree import LightAttentionWithLabelTree
 from .modeling_me_xml import MEXMLForMultiLabel
-from .modeling_output import XMTCOutput
+from .modeling_me_xml_tree import MEXMLWithLabelTree
 from .modeling_word_lstm import WordLSTMModel
-from .pipeline_xmtc import TASK, ExtremeMultiLabelPipeline
+from .pipeline_xmtc import ExtremeMultiLabelPipeline
 
 # A new family is one more row.
 FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
@@ -42,13 +49,22 @@ __all__ = [
     "APLCXLNet",
     "APLCXLNetConfig",
     "AdaptiveLabelClusters",
+    "AttentionConfig",
+    "AttentionHead",
+    "EvidenceHead",
     "ExtremeMultiLabelPipeline",
     "GlocalXMLConfig",
     "GlocalXMLForMultiLabel",
+    "GlocalXMLWithLabelTree",
+    "LabelScores",
+    "LabelShard",
     "LightAttentionConfig",
     "LightAttentionForMultiLabel",
+    "LightAttentionWithLabelTree",
+    "LinearHead",
     "MEXMLConfig",
     "MEXMLForMultiLabel",
+    "MEXMLWithLabelTree",
     "WordLSTMConfig",
     "WordLSTMModel",
     "XMTCConfig",

@@ -14,8 +14,8 @@ from .configuration_base import XMTCConfig
 class APLCXLNetConfig(XMTCConfig):
     """
     Configuration of [`APLCXLNet`]; the defaults are those of the paper for label spaces of thousands
-    ([arXiv:2007.02439](https://arxiv.org/abs/2007.02439), table 2). Shared fields are described in [`XMTCConfig`]; the
-    encoder is XLNet unless another one is given.
+    ([arXiv:2007.02439](https://arxiv.org/abs/2007.02439), table 2), but for `label_bias`. Shared fields are described
+    in [`XMTCConfig`]; the default encoder is XLNet.
 
     Args:
         cluster_proportions (`list[float]`, *optional*, defaults to `[0.5, 0.5]`):
@@ -24,9 +24,6 @@ class APLCXLNetConfig(XMTCConfig):
             Factor q by which the width of the vector of a text falls from cluster to cluster.
         tail_norm (`bool`, *optional*, defaults to `True`):
             Puts layer norm and ReLU between the two layers of a tail: so in the authors' code, and not in the paper.
-        label_bias (`bool`, *optional*, defaults to `False`):
-            Adds one bias per label and per root. Beyond the paper: started at the training log-odds
-            (`model.start_label_bias`) it saves the epochs that otherwise go into pushing all labels down.
         summary_size (`int`, *optional*):
             Size d_h of the hidden layer between encoder and clusters; by default that of the encoder.
         summary_dropout (`float`, *optional*, defaults to 0.1):
@@ -39,7 +36,6 @@ class APLCXLNetConfig(XMTCConfig):
     cluster_proportions: list[float | int] = field(default_factory=lambda: [0.5, 0.5])
     cluster_decay: float | int = 2
     tail_norm: bool = True
-    label_bias: bool = False
     summary_size: int | None = None
     summary_dropout: float | int = 0.1
 

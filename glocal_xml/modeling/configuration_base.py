@@ -1,20 +1,21 @@
-"""Fields that the configuration of every family shares."""
+"""Fields that the configurations of the families share."""
 
-from dataclasses import fields
-from typing import Any, TypeVar
+import os
+from dataclasses import field, fields
+from typing import Any, ClassVar, TypeVar
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
-from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
-
-from .calibration import check_calibration
-
-# Not used here: a checkpoint brings it along, and importing it makes the encoder of this package known.
-from .configuration_word_lstm import WordLSTMConfig
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME, cached_file
 
 AnyConfig = TypeVar("AnyConfig", bound=PreTrainedConfig)
+# Names of the labels beside the weights, line i for label i.
+LABELS_FILE = "labels.txt"
+_HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+F_KINDS = ("micro", "macro", "samples")
+ATTENTION_SCORINGS = ("evidence", "mlp")
 
 
 @strict
@@ -28,13 +29,16 @@ class XMTCConfig(PreTrainedConfig):
         num_labels (`int`, *optional*, defaults to 2):
             Size of the label space. Unlike elsewhere in Transformers it makes no `id2label` table, which at half a
             million labels would be tens of megabytes of JSON: names are kept in `labels.txt` beside the weights.
+        label_bias (`bool`, *optional*, defaults to `True`):
+            Adds one bias per label to each branch. Started at the training log-odds (`model.start_label_bias`) it
+            saves the epochs that otherwise go into pushing thousands of labels down. The papers have none.
         top_k (`int`, *optional*, defaults to 10):
             How many labels a prediction holds.
         max_logits_labels (`int`, *optional*, defaults to 50000):
             Up to this many labels an evaluation also returns `logits` over all of them; beyond it only on request.
-        label_chunk_bytes (`int`, *optional*, defaults to 8388608):
-            Memory that the scores of one chunk of labels may take. It bounds memory and changes no result; the default
-            was the fastest on two CPU cores, a GPU may gain from more.
+        label_chunk_bytes (`int`, *optional*):
+            Memory that the scores of one chunk of labels may take. It bounds memory and changes no result. By default
+            8 MB on a CPU, which stays in its cache, and 256 MB on an accelerator.
         initializer_range (`float`, *optional*, defaults to 0.02):
             Standard deviation of freshly made label embeddings.
         calibration (`dict`, *optional*):
@@ -45,13 +49,16 @@ class XMTCConfig(PreTrainedConfig):
     """
 
     sub_configs_defaults = {"encoder": SubConfigSpec(config_class=AutoConfig, model_type="bert")}
-    keys_to_ignore_at_inference = ["top_k_ids", "top_k_scores", "branch_top_k_ids", "loss_terms"]
+    keys_to_ignore_at_inference = ["top_k_ids", "top_k_scores", "branch_top_k_ids", "branch_logits", "loss_terms"]
+    # Fields that older files lack, with what such a model has.
+    fields_of_old_files: ClassVar[dict[str, Any]] = {}
 
     encoder: PreTrainedConfig | dict | None = None
     num_labels: int = 2
+    label_bias: bool = True
     top_k: int = 10
     max_logits_labels: int = 50_000
-    label_chunk_bytes: int = 8 * 2**20
+    label_chunk_bytes: int | None = None
     initializer_range: float | int = 0.02
     calibration: dict | None = None
     problem_type: str | None = "multi_label_classification"
@@ -61,6 +68,13 @@ class XMTCConfig(PreTrainedConfig):
         if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
             kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        # Only files have the version of Transformers in them.
+        if "transformers_version" in config_dict:
+            config_dict = cls.fields_of_old_files | config_dict
+        return super().from_dict(config_dict, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields but the names of the labels, which are kept in `labels.txt`."""
@@ -85,14 +99,107 @@ class XMTCConfig(PreTrainedConfig):
     def validate_label_space(self):
         """Part of the checks that `@strict` runs at construction and before saving."""
         for name in ("num_labels", "top_k", "label_chunk_bytes"):
-            if getattr(self, name) < 1:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
         if self.max_logits_labels < 0:
             raise ValueError(f"`max_logits_labels` must not be negative, got {self.max_logits_labels}; 0 means never.")
 
     def validate_calibration(self):
         """Part of the same checks."""
-        check_calibration(self.calibration)
+        if self.calibration is None:
+            return
+        missing = [name for name in ("temperature", "threshold", "f") if name not in self.calibration]
+        if missing:
+            raise ValueError(
+                f"`calibration` lacks {', '.join(missing)}: {self.calibration}; `glocal-xml calibrate` fits it."
+            )
+        temperature, threshold, kind = (self.calibration[name] for name in ("temperature", "threshold", "f"))
+        if not _is_number(temperature) or not 0 < temperature < float("inf"):
+            raise ValueError(f"`calibration`: the temperature must be above 0, got {temperature!r}.")
+        if not _is_number(threshold) or not 0 <= threshold <= 1:
+            raise ValueError(f"`calibration`: the threshold must lie in 0 to 1, got {threshold!r}.")
+        if kind not in F_KINDS:
+            raise ValueError(f"`calibration`: `f` must be one of {', '.join(F_KINDS)}, got {kind!r}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@strict
+class AttentionConfig(XMTCConfig):
+    """
+    What the families with label-word attention are configured by; they score all labels or, with a label tree,
+    candidates alone. Shared fields are described in [`XMTCConfig`].
+
+    Args:
+        attention_scoring (`str`, *optional*, defaults to `"mlp"`):
+            How a label is scored by the words that it reads. `"mlp"`: one MLP shared by all labels, as in the papers.
+            `"evidence"`: an output row per label ([`EvidenceHead`]); the share of each word in the score is then known
+            exactly.
+        key_size (`int`, *optional*):
+            Evidence: size of the keys of tokens and the queries of labels; that of the encoder when left out.
+        value_size (`int`, *optional*):
+            Evidence: size of the values of tokens and the output rows of labels; that of the encoder when left out.
+        tied_outputs (`bool`, *optional*, defaults to `False`):
+            Evidence: whether the output row of a label is its query, which halves the size of the label tables.
+        tree_levels (`list[int]`, *optional*, defaults to `[]`):
+            Number of nodes of each level of the label tree from the top, the root left out (`LabelTree.level_sizes`);
+            those of the last level are clusters of labels. With no levels every label is scored. The tree itself is
+            kept with the weights: `model.set_label_tree`.
+        beam (`int`, *optional*, defaults to 16):
+            How many nodes of each level a prediction expands; more where `top_k` needs it.
+        training_beam (`int`, *optional*, defaults to 16):
+            How many nodes of each level a training step expands: those that lead to labels of the text, then the
+            ones that now score highest, whose labels are the negatives.
+    """
+
+    attention_scoring: str = "mlp"
+    key_size: int | None = None
+    value_size: int | None = None
+    tied_outputs: bool = False
+    tree_levels: list[int] = field(default_factory=list)
+    beam: int = 16
+    training_beam: int = 16
+
+    @property
+    def evidence_sizes(self) -> tuple[int, int]:
+        """Size of keys and of values."""
+        default = getattr(self, "label_size", None) or self.hidden_size
+        return self.key_size or default, self.value_size or default
+
+    def validate_attention(self):
+        """Part of the checks that `@strict` runs at construction and before saving."""
+        if self.attention_scoring not in ATTENTION_SCORINGS:
+            raise ValueError(
+                f"`attention_scoring` must be one of {', '.join(ATTENTION_SCORINGS)}, got {self.attention_scoring!r}."
+            )
+        for name in ("key_size", "value_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.attention_scoring == "mlp" and (self.key_size or self.value_size or self.tied_outputs):
+            raise ValueError(
+                "`key_size`, `value_size` and `tied_outputs` are for `attention_scoring='evidence'`: leave them out, "
+                "or take it."
+            )
+        sizes = self.evidence_sizes
+        if self.tied_outputs and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"`tied_outputs` needs keys and values of one size, got `key_size` {sizes[0]} and `value_size` "
+                f"{sizes[1]}: make them equal, or leave `tied_outputs` out."
+            )
+
+    def validate_tree(self):
+        """Part of the same checks."""
+        for name in ("beam", "training_beam"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        widening = [1, *self.tree_levels, self.num_labels]
+        if self.tree_levels and any(below < above for above, below in zip(widening, widening[1:], strict=False)):
+            raise ValueError(
+                f"`tree_levels` must grow from the top and stay within the {self.num_labels} labels, got "
+                f"{self.tree_levels}; give `LabelTree.level_sizes`."
+            )
 
 
 def make_config(config_class: type[AnyConfig], user_fields: dict[str, Any], **own_fields: Any) -> AnyConfig:
@@ -113,4 +220,28 @@ def make_config(config_class: type[AnyConfig], user_fields: dict[str, Any], **ow
         raise ValueError(str(error.__cause__ or error)) from error
 
 
-__all__ = ["WordLSTMConfig", "XMTCConfig"]
+def write_label_names(folder: str | os.PathLike, names: list[str]) -> None:
+    """Writes the file of label names, whole or not at all."""
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, LABELS_FILE)
+    with open(f"{path}.tmp", "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{name}\n" for name in names)
+    os.replace(f"{path}.tmp", path)
+
+
+def find_label_names(name_or_path: str | os.PathLike, **options: Any) -> list[str] | None:
+    """The names of a checkpoint, in a folder or on the Hub; `None` where it has none."""
+    path = cached_file(
+        name_or_path,
+        LABELS_FILE,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        **{name: options[name] for name in _HUB_OPTIONS if options.get(name) is not None},
+    )
+    if path is None:
+        return None
+    with open(path, encoding="utf-8", newline="\n") as file:
+        return file.read().split("\n")[:-1]
+
+
+__all__ = ["AttentionConfig", "XMTCConfig"]

@@ -1,43 +1,47 @@
 """Configuration of GlocalXML."""
 
+from typing import Any
+
 from huggingface_hub.dataclasses import strict
 
-from .configuration_clustered import ClusteredConfig
+from .configuration_base import AttentionConfig
 
 BRANCHES = ("both", "global", "local")
 
 
 @strict
-class GlocalXMLConfig(ClusteredConfig):
+class GlocalXMLConfig(AttentionConfig):
     """
-    Configuration of [`GlocalXMLForMultiLabel`]; the defaults are those of the paper
-    ([arXiv:2204.00933](https://arxiv.org/abs/2204.00933)). Shared fields are described in [`XMTCConfig`],
-    those of label trees in [`ClusteredConfig`].
+    Configuration of [`GlocalXMLForMultiLabel`]. Shared fields are described in [`XMTCConfig`], those of label-word
+    attention and of label trees in [`AttentionConfig`]. The paper
+    ([arXiv:2204.00933](https://arxiv.org/abs/2204.00933)) has `attention_scoring="mlp"` and `label_bias=False`.
 
     Args:
+        attention_scoring (`str`, *optional*, defaults to `"evidence"`):
+            How the local branch scores a label; see [`AttentionConfig`].
         branches (`str`, *optional*, defaults to `"both"`):
             `"both"`, `"global"` (document token alone) or `"local"` (label-word attention alone).
-        local_layer (`int`, *optional*, defaults to 1):
-            Layer whose token states the local branch reads: 0 is the embedding output, 1 the first layer.
+        local_layer (`int`, *optional*):
+            Layer whose token states the local branch reads: 0 is the embedding output, 1 the first layer. By default
+            the middle layer, and 1 as in the paper with `attention_scoring="mlp"`.
         temperature (`float`, *optional*, defaults to 1.0):
             Divides the label-word scores before the softmax (tau of eq. 4); below 1 sharpens the attention.
         use_pooler (`bool`, *optional*, defaults to `False`):
             Passes the document token through a linear layer before the global classifier.
         label_size (`int`, *optional*):
             Size of the label embeddings of both branches, that of the encoder when left out; smaller ones save memory
-            with very many labels. The global branch then needs the pooler, which brings documents to this size.
+            with very many labels. The global branch then needs the pooler, which brings documents to this size. For
+            the local branch `key_size` and `value_size` come first.
         document_layers (`int`, *optional*, defaults to 1):
             The document tokens of this many layers, counted from the last, are concatenated for the global branch and
             the clusters of a label tree; LightXML has 5. Above 1 the global branch needs the pooler.
         document_dropout (`float`, *optional*, defaults to 0.0):
             Dropout on these document tokens; LightXML has 0.5.
         mlp_size (`int`, *optional*, defaults to 256):
-            Width of the hidden layer of the MLP that turns what a label read into its score.
+            Width of the hidden layer of the MLP that turns what a label read into its score; `attention_scoring`
+            `"mlp"` alone.
         detach_local (`bool`, *optional*, defaults to `False`):
             Stops the gradient of the local branch before the encoder.
-        label_bias (`bool`, *optional*, defaults to `False`):
-            Adds one bias per label to each branch. Beyond the paper: started at the training log-odds
-            (`model.start_label_bias`) it saves the epochs that otherwise go into pushing thousands of labels down.
         shortlist (`int`, *optional*):
             Beyond the paper: prediction computes local scores only for this many labels, the best of the global
             branch, and ranks these. Much faster with many labels, and no longer exact; off by default, for
@@ -45,9 +49,11 @@ class GlocalXMLConfig(ClusteredConfig):
     """
 
     model_type = "glocal_xml"
+    fields_of_old_files = {"attention_scoring": "mlp"}
 
+    attention_scoring: str = "evidence"
     branches: str = "both"
-    local_layer: int = 1
+    local_layer: int | None = None
     temperature: float | int = 1.0
     use_pooler: bool = False
     label_size: int | None = None
@@ -55,14 +61,18 @@ class GlocalXMLConfig(ClusteredConfig):
     document_dropout: float | int = 0.0
     mlp_size: int = 256
     detach_local: bool = False
-    label_bias: bool = False
     shortlist: int | None = None
+
+    def __post_init__(self, **kwargs: Any):
+        super().__post_init__(**kwargs)
+        if self.local_layer is None:
+            self.local_layer = 1 if self.attention_scoring == "mlp" else max(1, self.num_hidden_layers // 2)
 
     def validate_branches(self):
         """Part of the checks that `@strict` runs at construction and before saving."""
         if self.branches not in BRANCHES:
             raise ValueError(f"`branches` must be one of {', '.join(BRANCHES)}, got {self.branches!r}.")
-        if not 0 <= self.local_layer <= self.num_hidden_layers:
+        if not 0 <= (self.local_layer or 0) <= self.num_hidden_layers:
             raise ValueError(
                 f"`local_layer` must lie in 0 (embedding output) to {self.num_hidden_layers} (last layer of this "
                 f"encoder), got {self.local_layer}."

@@ -6,25 +6,23 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .configuration_clustered import ClusteredConfig
+from .configuration_base import AttentionConfig
 from .configuration_word_lstm import WordLSTMConfig
 
 NEGATIVES = ("dynamic", "static")
 
 
 @strict
-class LightAttentionConfig(ClusteredConfig):
+class LightAttentionConfig(AttentionConfig):
     """
-    Configuration of [`LightAttentionForMultiLabel`]. Shared fields are described in [`XMTCConfig`], those of label
-    trees in [`ClusteredConfig`]; the encoder, when left out, is [`WordLSTMConfig`] with its defaults.
+    Configuration of [`LightAttentionForMultiLabel`]. Shared fields are described in [`XMTCConfig`], those of
+    label-word attention and of label trees in [`AttentionConfig`]; the default encoder is [`WordLSTMConfig`].
 
     Args:
         mlp_sizes (`list[int]`, *optional*, defaults to `[512, 256]`):
             Widths of the fully connected layers that turn what a label read into its score; the output layer, one
             number per label, comes after them and is not counted. The paper has "3 or 4" of them without their
             widths; the default is that of AttentionXML for its larger data sets, `[256]` that for its small ones.
-        label_bias (`bool`, *optional*, defaults to `False`):
-            Adds one bias per label; see [`GlocalXMLConfig`].
         negatives (`str`, *optional*, defaults to `"dynamic"`):
             With a label tree, what a level is trained against. `"dynamic"`: the levels share the encoder and go on
             learning, so that candidates are drawn anew from their scores of the moment (algorithm 2). `"static"`:
@@ -40,7 +38,6 @@ class LightAttentionConfig(ClusteredConfig):
     sub_configs_defaults = {"encoder": SubConfigSpec(config_class=AutoConfig, model_type=WordLSTMConfig.model_type)}
 
     mlp_sizes: list[int] = field(default_factory=lambda: [512, 256])
-    label_bias: bool = False
     negatives: str = "dynamic"
     level_epochs: int = 0
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_clustered import ClusteredConfig
+from .configuration_base import AttentionConfig
 
 TRAINING_LOSSES = ("individual", "collaborative")
 
@@ -23,11 +23,11 @@ class Expert(NamedTuple):
 
 
 @strict
-class MEXMLConfig(ClusteredConfig):
+class MEXMLConfig(AttentionConfig):
     """
     Configuration of [`MEXMLForMultiLabel`]; the defaults are those of the paper (*Extreme Multi-label Text
-    Classification with Multi-layer Experts*). Shared fields are described in [`XMTCConfig`], those of
-    label trees in [`ClusteredConfig`].
+    Classification with Multi-layer Experts*), but for `label_bias`. Shared fields are described in [`XMTCConfig`],
+    those of label-word attention and of label trees in [`AttentionConfig`].
 
     Args:
         experts (`list[str]`, *optional*, defaults to `["A-1", "D--1"]`):
@@ -48,8 +48,6 @@ class MEXMLConfig(ClusteredConfig):
         document_mlp_size (`int`, *optional*):
             Width of the hidden layer (tanh, started as the identity) of the MLP of document experts; that of the
             encoder when left out. 0 leaves the hidden layer out: a linear classifier, which learns a little faster.
-        label_bias (`bool`, *optional*, defaults to `False`):
-            Adds one bias per label to each expert; see [`GlocalXMLConfig`].
     """
 
     model_type = "me_xml"
@@ -60,7 +58,6 @@ class MEXMLConfig(ClusteredConfig):
     diversity_start_epoch: int = 1
     mlp_size: int = 256
     document_mlp_size: int | None = None
-    label_bias: bool = False
 
     @property
     def parsed_experts(self) -> list[Expert]:

@@ -1,157 +1,131 @@
-"""A label table that is split over processes: which labels are this one's, and what the processes tell each other."""
+"""Labels split over processes: each holds the rows of a run of labels, and what they tell each other."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
-from .label_ranking import RunningTopK
-from .losses import LossPair
+from .fused_loss import LossPair, binary_cross_entropy_pair
+from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels
+from .linear_head import LabelTable
+from .modeling_base import XMTCPreTrainedModel
 
 
-@dataclass(frozen=True)
 class LabelShard:
     """
-    The run of labels whose rows this process holds; without sharding all labels, and nothing is communicated.
+    The run of labels whose rows this process holds.
 
     The processes of a group share everything but the rows: texts, encoder and the rest of the heads. They stay equal
     as long as they read the same texts in the same order, with the same dropout: seed them alike.
 
     Args:
         num_labels: Number of labels of all processes together.
-        first: First label of this process.
-        size: Number of its labels.
-        group: The processes among which the labels are split, in the order of the labels; None without sharding.
+        group: The processes among which the labels are split, in the order of the labels.
     """
 
-    num_labels: int
-    first: int
-    size: int
-    group: "torch.distributed.ProcessGroup | None" = None
-
-    @property
-    def largest(self) -> int:
-        """Labels of a process, of which only the last may have fewer; the same number on all of them."""
-        return self.size if self.group is None else math.ceil(self.num_labels / self.group.size())
-
-    def shared(self, values: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
-        """
-        Values that are the same on all processes and that each reads for its own labels: their gradient is the sum.
-
-        Once for each value and use: twice would count the gradients of the others twice.
-        """
-        if self.group is None or not torch.is_grad_enabled():
-            return values
-        wanted = [value is not None and value.requires_grad for value in values]
-        passed = [value for value, is_wanted in zip(values, wanted, strict=True) if is_wanted]
-        passed = iter(_SharedValues.apply(self.group, *passed) if passed else ())
-        return tuple(next(passed) if is_wanted else value for value, is_wanted in zip(values, wanted, strict=True))
+    def __init__(self, num_labels: int, group: "torch.distributed.ProcessGroup"):
+        self.num_labels, self.group = num_labels, group
+        # Labels of a process, of which only the last may have fewer.
+        self.largest = math.ceil(num_labels / group.size())
+        self.first = self.largest * group.rank()
+        self.size = max(0, min(self.largest, num_labels - self.first))
 
     def sum(self, value: torch.Tensor) -> torch.Tensor:
         """The sum over processes, on all of them; each goes on with the gradient of its own part."""
-        return value if self.group is None else _SumOfParts.apply(self.group, value)
+        return _SumOfParts.apply(self.group, value)
 
-    def shifted(self, loss_pair: LossPair) -> LossPair:
-        """A loss that is told the first label of a run as this process counts it, from its own first label."""
-        if self.first == 0:
-            return loss_pair
-        return lambda logits, labels, first_label: loss_pair(logits, labels, self.first + first_label)
-
-    def collect(
-        self, compute: Callable[[slice | torch.Tensor], torch.Tensor], label_ids: slice | torch.Tensor
-    ) -> torch.Tensor:
+    def collect(self, compute: Callable[[torch.Tensor], torch.Tensor], label_ids: torch.Tensor) -> torch.Tensor:
         """
         Values of any labels on all processes, from what each can compute.
 
         Args:
-            compute: From a run or from ids of own labels, counted from the first: values of shape
-                (texts, labels, …).
-            label_ids: A run of labels, or labels chosen per text, of shape (texts, chosen).
+            compute: From ids of own labels, counted from the first: values of shape (texts, labels, …).
+            label_ids: The same labels for every text, (chosen,), or labels per text, (texts, chosen).
         """
-        if self.group is None:
-            return compute(label_ids)
-        if isinstance(label_ids, slice):
-            start, stop, _ = label_ids.indices(self.num_labels)
-            own = slice(*(min(max(bound - self.first, 0), self.size) for bound in (start, stop)))
-            part = compute(own)  # (texts, own labels of the run, …)
-            missing = (stop - start) - part.shape[1]
-            before = min(max(self.first - start, 0), missing)
-            return self.sum(nn.functional.pad(part, (0, 0) * (part.dim() - 2) + (before, missing - before)))
         own_ids = label_ids - self.first
-        elsewhere = (own_ids < 0) | (own_ids >= self.size)  # (texts, chosen)
+        elsewhere = (own_ids < 0) | (own_ids >= self.size)
         part = compute(own_ids.clamp(0, self.size - 1))  # (texts, chosen, …)
+        elsewhere = elsewhere.expand(len(part), -1)
         return self.sum(part.masked_fill(elsewhere.view(*elsewhere.shape, *(1,) * (part.dim() - 2)), 0))
 
     @torch.no_grad()
-    def merge(self, ranking: RunningTopK) -> None:
-        """Makes a ranking of own labels one of all labels, the same on all processes; exact, also in its ties."""
-        if self.group is None:
-            return
-        width = min(ranking.top_k, self.largest)
-        missing = (0, width - ranking.ids.shape[1])
-        scores = self._gather(nn.functional.pad(ranking.scores, missing))
-        ids = self._gather(nn.functional.pad(ranking.ids, missing))
-        # Without the padding of a last process of fewer labels.
-        widths = [min(width, self.num_labels - process * self.largest) for process in range(len(scores))]
-        scores = torch.cat([part[:, :own] for part, own in zip(scores, widths, strict=True)], dim=1)
-        ids = torch.cat([part[:, :own] for part, own in zip(ids, widths, strict=True)], dim=1)
-        # Equal scores keep their order, and earlier processes have lower ids.
-        scores, order = scores.sort(dim=1, descending=True, stable=True)
-        ranking.scores = scores[:, : ranking.top_k].contiguous()
-        ranking.ids = ids.gather(1, order[:, : ranking.top_k])
-
-    def _gather(self, value: torch.Tensor) -> list[torch.Tensor]:
-        value = value.contiguous()
-        parts = [torch.empty_like(value) for _ in range(self.group.size())]
-        torch.distributed.all_gather(parts, value, group=self.group)
-        return parts
+    def merged(self, best: TopLabels) -> TopLabels:
+        """One ranking of all labels from those of own labels, the same on all processes; exact, also in its ties."""
+        best.pad()
+        parts = [torch.empty_like(best.keys) for _ in range(self.group.size())]
+        torch.distributed.all_gather(parts, best.keys.contiguous(), group=self.group)
+        return TopLabels(best.k, torch.cat(parts, dim=1).topk(best.k, dim=1).values)
 
 
-def label_shard(table: torch.Tensor | None, num_labels: int) -> LabelShard:
-    """The labels of this process, from the weight of its label table."""
-    if not is_sharded(table):
-        return LabelShard(num_labels, 0, num_labels)
-    mesh = table.device_mesh
-    # What Transformers' column-wise plan does: equal parts, and what is left for the last process.
-    largest = math.ceil(num_labels / mesh.size())
-    first = mesh.get_local_rank() * largest
-    return LabelShard(num_labels, first, min(largest, num_labels - first), mesh.get_group())
+class SplitScores(LabelScores):
+    """The scores of one branch, from those of the labels of each process."""
+
+    def __init__(self, own: LabelScores, shard: LabelShard):
+        self.own, self.shard = own, shard
+        self.num_texts, self.num_labels, self.run_size = own.num_texts, shard.num_labels, own.run_size
+
+    def run(self, start: int, stop: int) -> torch.Tensor:
+        first = min(max(start - self.shard.first, 0), self.shard.size)
+        last = min(max(stop - self.shard.first, 0), self.shard.size)
+        before = min(max(self.shard.first - start, 0), stop - start)
+        part = self.own.run(first, last)  # (texts, own labels of the run)
+        return self.shard.sum(nn.functional.pad(part, (before, stop - start - before - (last - first))))
+
+    def chosen(self, label_ids: torch.Tensor) -> torch.Tensor:
+        return self.shard.collect(self.own.chosen, label_ids)
+
+    def attention(self, label_ids: torch.Tensor) -> torch.Tensor:
+        """Weights with which labels, (texts, chosen), read the tokens: (texts, chosen, tokens)."""
+        return self.shard.collect(self.own.attention, label_ids)
+
+    def contributions(self, label_ids: torch.Tensor) -> torch.Tensor:
+        """What each token adds to the logit of labels, (texts, chosen), as (texts, chosen, tokens)."""
+        return self.shard.collect(self.own.contributions, label_ids)
+
+    def loss(self, labels: torch.Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> torch.Tensor:
+        first = self.shard.first
+
+        def shifted(logits: torch.Tensor, labels: torch.Tensor, first_label: int) -> tuple[torch.Tensor, torch.Tensor]:
+            return loss_pair(logits, labels, first + first_label)
+
+        return self.shard.sum(self.own.loss(labels, shifted) * (self.shard.size / self.num_labels))
+
+    def top_k(self, k: int) -> Ranking:
+        return Ranking(*self.shard.merged(_own_ranking([self.own], self.shard, k)).result())
+
+    def mean_with(self, branches: "dict[str, SplitScores]") -> MeanProbability:
+        return SplitMean(branches)
 
 
-def is_sharded(table: torch.Tensor | None) -> bool:
-    """Whether a tensor is split by a tensor-parallel plan, rather than whole or split by something else."""
-    return hasattr(table, "to_local") and table.device_mesh.mesh_dim_names == ("tp",)
+class SplitMean(MeanProbability):
+    """The mean of branches that are split over processes; each process ranks its own labels first."""
+
+    def top_k(self, k: int) -> Ranking:
+        shard = next(iter(self.branches.values())).shard
+        own = [scores.own for scores in self.branches.values()]
+        return self.split_ranking(*shard.merged(_own_ranking(own, shard, k)).result())
 
 
-def own_rows(table: torch.Tensor | None) -> torch.Tensor | None:
-    """The rows of a label table or bias that this process holds; changes of them are changes of the table."""
-    return table.to_local() if is_sharded(table) else table
+def _own_ranking(own: list[LabelScores], shard: LabelShard, k: int) -> TopLabels:
+    """The best labels of this process, with ids as all processes count them: rows of the mean, then of each branch."""
+    mean, best = MeanProbability(dict(enumerate(own))), TopLabels(k)
+    for start in range(0, shard.size, mean.run_size):
+        rows = mean.run_with_branches(start, min(start + mean.run_size, shard.size))
+        best.update(torch.cat(rows), shard.first + start)
+    return best
 
 
-def shared_linear(linear: nn.Linear, values: torch.Tensor, shard: LabelShard) -> torch.Tensor:
-    """A linear layer that all processes have and that each applies to what it computed for its own labels."""
-    if shard.group is None:
-        return linear(values)
-    return nn.functional.linear(values, *shard.shared((linear.weight, linear.bias)))
-
-
-def can_be_split(head: nn.Module) -> bool:
-    """Whether the labels of a head can be split over processes: tables with sparse gradients stay whole."""
-    return head.has_one_table and isinstance(head.label_embeddings, nn.Linear)
-
-
-def check_shards(model: nn.Module, num_shards: int) -> None:
+def check(model: XMTCPreTrainedModel, num_shards: int) -> None:
     """Refuses to split a model that cannot be split, or into more parts than there are labels for."""
     num_labels, heads = model.config.num_labels, model.branch_heads().values()
-    if not all(can_be_split(head) for head in heads):
+    if not all(isinstance(head.label_embeddings, LabelTable) and not hasattr(head, "tails") for head in heads):
         raise ValueError(
             f"The labels of {type(model).__name__} cannot be split over processes, got `tp_size={num_shards}`: only "
-            "label tables that are one `nn.Linear` can, so neither clusters of falling width nor the tables with "
-            "sparse gradients of a label tree. Load the model without `distributed_config`, or build one without a "
-            "tree."
+            "one table with dense gradients can, so neither clusters of falling width nor the tables with sparse "
+            "gradients of a label tree. Load the model without `distributed_config`, or build one without a tree."
         )
     if math.ceil(num_labels / num_shards) * (num_shards - 1) >= num_labels:
         raise ValueError(
@@ -160,20 +134,60 @@ def check_shards(model: nn.Module, num_shards: int) -> None:
         )
 
 
-class _SharedValues(torch.autograd.Function):
+def install(model: XMTCPreTrainedModel, group: "torch.distributed.ProcessGroup") -> XMTCPreTrainedModel:
+    """Makes the heads of a model whose tables are split give scores of all labels."""
+    shard = model.label_shard = LabelShard(model.config.num_labels, group)
+    for head in model.branch_heads().values():
+        head.register_forward_pre_hook(_SharedInputs(group))
+        head.register_forward_hook(lambda _, inputs, scores: SplitScores(scores, shard))
+
+    def start_label_bias(log_odds: torch.Tensor) -> None:
+        model.check_label_bias()
+        own = torch.as_tensor(log_odds)[shard.first :][: shard.size]
+        for head in model.branch_heads().values():
+            head.label_embeddings.start_biases(own)
+
+    model.start_label_bias = start_label_bias
+    return model
+
+
+def _total(group: Any, gradient: torch.Tensor) -> torch.Tensor:
+    total = gradient.clone(memory_format=torch.contiguous_format)
+    torch.distributed.all_reduce(total, group=group)
+    return total
+
+
+class _SharedInputs:
+    """Inputs of a head that all processes have alike and each reads for its own labels: their gradient is the sum."""
+
+    def __init__(self, group: Any):
+        self.group = group
+        self.has_hooks = False
+
+    def __call__(self, head: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        # Not before the first call: loading replaces parameters.
+        if not self.has_hooks:
+            self.has_hooks = True
+            for module in head.modules():
+                for parameter in () if isinstance(module, LabelTable) else module.parameters(recurse=False):
+                    parameter.register_hook(lambda gradient: _total(self.group, gradient))
+        return tuple(
+            _SharedValue.apply(self.group, value) if torch.is_grad_enabled() and value.requires_grad else value
+            for value in inputs
+        )
+
+
+class _SharedValue(torch.autograd.Function):
     """Identity, and the sum of the gradients of all processes."""
 
     @staticmethod
-    def forward(ctx: Any, group: Any, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, group: Any, value: torch.Tensor) -> torch.Tensor:
         ctx.group = group
-        return values
+        return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        totals = [gradient.clone(memory_format=torch.contiguous_format) for gradient in gradients]
-        for total in totals:
-            torch.distributed.all_reduce(total, group=ctx.group)
-        return None, *totals
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, _total(ctx.group, gradient)
 
 
 class _SumOfParts(torch.autograd.Function):
@@ -181,10 +195,11 @@ class _SumOfParts(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, group: Any, value: torch.Tensor) -> torch.Tensor:
-        total = value.clone(memory_format=torch.contiguous_format)
-        torch.distributed.all_reduce(total, group=group)
-        return total
+        return _total(group, value)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
         return None, gradient
+
+
+XMTCPreTrainedModel.label_splitter = SimpleNamespace(check=check, install=install)

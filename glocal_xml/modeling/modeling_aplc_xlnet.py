@@ -7,11 +7,12 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from .adaptive_clusters import AdaptiveLabelClusters, TailCluster
+from .adaptive_clusters import AdaptiveLabelClusters
 from .configuration_aplc_xlnet import APLCXLNetConfig
-from .encoded_texts import EncodedTexts
-from .modeling_base import Features, XMTCPreTrainedModel, with_loss
-from .modeling_output import XMTCOutput
+from .encoder import encode_texts
+from .label_scores import XMTCOutput, mean_probability
+from .linear_head import Projection
+from .modeling_base import XMTCPreTrainedModel
 
 BRANCH = "clusters"
 
@@ -30,7 +31,7 @@ class APLCXLNet(XMTCPreTrainedModel):
 
     def __init__(self, config: APLCXLNetConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config, encoder)
-        self.summary = nn.Linear(config.hidden_size, config.cluster_input_size)
+        self.summary = Projection(config.hidden_size, config.cluster_input_size)
         self.dropout = nn.Dropout(config.summary_dropout)
         self.head = AdaptiveLabelClusters(
             config.cluster_input_size,
@@ -41,14 +42,12 @@ class APLCXLNet(XMTCPreTrainedModel):
             tail_norm=config.tail_norm,
             bias=config.label_bias,
         )
+        self.last_layer = config.num_hidden_layers
         self.post_init()
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
         super()._init_weights(module)
-        if module is self.summary or isinstance(module, TailCluster):
-            # With 0.02 the vectors that labels are compared with would be tiny in narrow encoders.
-            init.xavier_uniform_((module if module is self.summary else module.projection).weight)
         if isinstance(module, AdaptiveLabelClusters):
             # Loading starts from arbitrary memory: without this, clusters that a checkpoint lacks would look known.
             for buffer in (module.label_places, module.label_order, module.cluster_sizes):
@@ -59,41 +58,46 @@ class APLCXLNet(XMTCPreTrainedModel):
         if not self.head.is_clustered:
             self.head.set_label_counts(label_counts)
 
+    def start_label_bias(self, log_odds: torch.Tensor) -> None:
+        """Starts the biases of labels and roots so that every label has its training log-odds."""
+        self.check_label_bias()
+        self.head.start_label_bias(torch.as_tensor(log_odds))
+
     def branch_heads(self) -> dict[str, nn.Module]:
         return {BRANCH: self.head}
 
-    def wanted_layers(self) -> set[int]:
-        return {self.config.num_hidden_layers}
-
-    def head_features(self, encoded: EncodedTexts) -> Features:
-        document_embedding = encoded.document_token(self.config.num_hidden_layers)  # (texts, hidden)
-        return {BRANCH: (self.dropout(torch.tanh(self.summary(document_embedding))),)}  # (texts, summary)
-
-    # Which labels count differs from text to text: no term of the loss goes over all of them.
-    def label_loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {}
-
-    def run_loss_terms(
-        self, logits: dict[str, torch.Tensor], labels: torch.Tensor, first_label: int
-    ) -> dict[str, torch.Tensor]:
-        return {}
-
-    def further_loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {BRANCH: self.head.loss(features[BRANCH], labels)}
-
-    def scan_labels(
+    def forward(
         self,
-        features: Features,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         top_k: int | None = None,
         output_logits: bool | None = None,
+        candidate_ids: torch.Tensor | None = None,
+        output_scores: bool = False,
     ) -> XMTCOutput:
-        if self._wants_logits(output_logits):
-            return super().scan_labels(features, labels, top_k, output_logits)
-        # The best labels alone are found without going over all of them.
-        scores, ids = self.head.top_k(features[BRANCH], self._check_top_k(top_k))
-        output = XMTCOutput(top_k_ids=ids, top_k_scores=scores.sigmoid())
-        return with_loss(output, {} if labels is None else self.further_loss_terms(features, labels))
+        """
+        Args:
+            input_ids: Token ids, of shape (texts, tokens).
+            attention_mask: 1 for real tokens, 0 for padding on either side.
+            token_type_ids: Passed on to the encoder, where given.
+            labels: Ids of the positive labels, of shape (texts, most labels of a text), padded with -100.
+            top_k: Number of labels to return in evaluation mode; the configuration's by default.
+            output_logits: Whether to return the logits of all labels; by default in evaluation mode, up to
+                `config.max_logits_labels` labels.
+            candidate_ids: The only labels to score and rank: the same for every text, (candidates,), or per text,
+                (texts, candidates).
+            output_scores: Whether to return the scores themselves ([`LabelScores`]) and no ranking.
+        """
+        texts = encode_texts(
+            self.encoder, {self.last_layer}, input_ids, attention_mask, token_type_ids, labels, self.config.num_labels
+        )
+        documents = texts.document(self.last_layer)  # (texts, hidden)
+        clusters = self.head(self.dropout(torch.tanh(self.summary(documents))))  # section 3.2, eq. 2
+        terms = {} if labels is None else {BRANCH: clusters.loss(texts.labels)}  # eq. 5
+        scores = mean_probability({BRANCH: clusters})
+        return self.answer(scores, terms, top_k, output_logits, candidate_ids, output_scores)
 
 
 __all__ = ["APLCXLNet"]

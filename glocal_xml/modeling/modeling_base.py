@@ -1,212 +1,189 @@
-"""What every family shares: heads over labels on chosen layers of the encoder, loss and prediction in label chunks."""
+"""What every family shares: how a model starts, is saved and loaded, and what it answers from its scores."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from transformers import AutoModel, PreTrainedModel
 from transformers import initialization as init
+from transformers.dynamic_module_utils import get_relative_import_files
 
-from .chosen_labels import rank_candidates
-from .encoded_texts import EncodedTexts, encode_texts
-from .input_checks import check_all_logits, check_label_ids, check_labels
-from .label_attention import LabelAttention
-from .label_ranking import RunningTopK
-from .label_scorer import label_chunks
-from .label_shards import LabelShard, can_be_split, check_shards
-from .losses import binary_cross_entropy_sum
-from .modeling_encoder import EncoderWithLabelNames
-from .modeling_output import XMTCOutput
-from .probabilities import at_least_float, mean_probability_logits
+from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, make_config, write_label_names
+from .encoder import attended_first, evaluation_mode, load_encoder
+from .label_scores import MeanProbability, XMTCOutput, check_label_ids, mean_probability_logits
+from .linear_head import IdentityStart, LabelTable, Projection
 
-# What the head of each branch reads of a batch of texts.
-Features = dict[str, tuple[torch.Tensor, ...]]
+TASK = "extreme-multi-label-classification"
+PIPELINE = "pipeline_xmtc.ExtremeMultiLabelPipeline"
 
 
-class XMTCPreTrainedModel(EncoderWithLabelNames):
+class XMTCPreTrainedModel(PreTrainedModel):
     """
-    Base of all families. A family defines its heads (`branch_heads`), the layers they read (`wanted_layers`) and what
-    they read of them (`head_features`); loss and prediction in label chunks come from here.
+    Base of all families: a text encoder, heads over labels, and the names of the labels beside the weights.
+
+    A family defines its heads, `branch_heads`, and a `forward` that makes scores of them and answers from these.
     """
+
+    config_class = XMTCConfig
+    base_model_prefix = "encoder"
+    # Trainer would otherwise multiply the loss by the number of accumulation steps.
+    accepts_loss_kwargs = False
+    supports_gradient_checkpointing = True
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+    # The same family with a label tree, and what splits labels over processes: their modules set these, so that models
+    # which use neither do not ship the code.
+    tree_class: ClassVar[type[PreTrainedModel] | None] = None
+    label_splitter: ClassVar[Any] = None
+
+    def __new__(cls, config: XMTCConfig | None = None, *args: Any, **kwargs: Any) -> "XMTCPreTrainedModel":
+        tree_class = cls.tree_class
+        if not getattr(config, "tree_levels", None) or (tree_class is not None and issubclass(cls, tree_class)):
+            return super().__new__(cls)
+        if tree_class is None:
+            raise ValueError("`tree_levels` needs code that is not beside these weights: `pip install glocal-xml`.")
+        return super().__new__(tree_class)
+
+    def __init__(self, config: XMTCConfig, encoder: PreTrainedModel | None = None):
+        super().__init__(config)
+        self.encoder = AutoModel.from_config(config.encoder) if encoder is None else encoder
+        # No family reads it, and a parameter without a gradient stops data-parallel training.
+        if getattr(self.encoder, "pooler", None) is not None:
+            self.encoder.pooler = None
+        self.label_names: list[str] | None = None
 
     def post_init(self) -> None:
         super().post_init()
-        # Label tables are split over processes where tensor parallelism is asked for; all else is whole everywhere.
-        heads = set(self.branch_heads().values())
-        self._tp_plan = {
-            f"{name}.label_embeddings": "colwise"
-            for name, module in self.named_modules()
-            if module in heads and can_be_split(module)
-        }
-
-    @classmethod
-    def maybe_distribute_model(cls, model: nn.Module, distributed_config: Any, mesh_manager: Any) -> nn.Module:
-        if distributed_config is not None and distributed_config.tp_size > 1:
-            check_shards(model, distributed_config.tp_size)
-        return super().maybe_distribute_model(model, distributed_config, mesh_manager)
-
-    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False):
-        # Of code that is not its own, Transformers passes over modules without parameters of their own, such as heads
-        # that start the layers below them; it need not, since all starts here spare what was loaded.
-        super()._initialize_weights(module)
+        # What tensor parallelism splits; all else is whole everywhere.
+        self._tp_plan = {name: "colwise" for name, module in self.named_modules() if isinstance(module, LabelTable)}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
         super()._init_weights(module)
-        if isinstance(module, LabelAttention):
-            # With 0.02 throughout, keys and values are so small that the attention stays flat for an epoch.
-            for linear in (module.key, module.value, module.mlp_hidden, *module.mlp_further, module.mlp_output):
-                if isinstance(linear, nn.Linear):
-                    init.xavier_uniform_(linear.weight)
+        if isinstance(module, Projection):
+            init.xavier_uniform_(module.weight)
+        if isinstance(module, IdentityStart):
+            # Random weights were behind in trials: for document experts, and for keys and values of evidence.
+            init.eye_(module.weight)
 
-    def start_label_bias(self, log_odds: torch.Tensor) -> None:
-        """Starts the bias of every label at its training log-odds (`LabelSpace.log_odds`)."""
-        heads = [head for head in self.branch_heads().values() if head.label_bias is not None]
-        if not heads:
-            raise ValueError("This model has no label bias: build it with `label_bias=True`.")
-        for head in heads:
-            head.start_label_bias(torch.as_tensor(log_odds))
+    @classmethod
+    def maybe_distribute_model(cls, model: nn.Module, distributed_config: Any, mesh_manager: Any) -> nn.Module:
+        if distributed_config is None or distributed_config.tp_size < 2:
+            return super().maybe_distribute_model(model, distributed_config, mesh_manager)
+        if cls.label_splitter is None:
+            raise ValueError("Labels are split over processes by the package: `pip install glocal-xml`.")
+        cls.label_splitter.check(model, distributed_config.tp_size)
+        model = super().maybe_distribute_model(model, distributed_config, mesh_manager)
+        return cls.label_splitter.install(model, mesh_manager.get_mesh("tp").get_group())
 
-    def set_label_counts(self, label_counts: Sequence[int] | torch.Tensor) -> None:
-        """Tells the model how many training texts each label has; families that need it keep it with the weights."""
+    @classmethod
+    def from_encoder(
+        cls,
+        encoder_name_or_path: str | os.PathLike | PreTrainedModel,
+        *,
+        num_labels: int | None = None,
+        label_names: list[str] | None = None,
+        encoder_options: dict[str, Any] | None = None,
+        **config_fields: Any,
+    ) -> "XMTCPreTrainedModel":
+        """
+        Starts a model from a pretrained encoder, with fresh heads.
 
-    def start_epoch(self, epoch: int) -> None:
-        """Tells the model that an epoch of training begins, the first being 0; some losses change with it."""
-
-    def wanted_layers(self) -> set[int]:
-        """The layers that the heads read: 0 is the embedding output, `config.num_hidden_layers` the last one."""
-        raise NotImplementedError
-
-    def head_features(self, encoded: EncodedTexts) -> Features:
-        """What the head of each branch reads of the encoded texts."""
-        raise NotImplementedError
-
-    def encode(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-    ) -> EncodedTexts:
-        """Runs the encoder and keeps the layers that the heads read."""
-        return encode_texts(self.encoder, input_ids, attention_mask, token_type_ids, self.wanted_layers())
-
-    def text_features(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-    ) -> Features:
-        """What the head of each branch reads of a batch of texts."""
-        return self.head_features(self.encode(input_ids, attention_mask, token_type_ids))
+        Args:
+            encoder_name_or_path: Folder or Hub id of any encoder that `AutoModel` loads, or an encoder itself, of
+                which the model takes a copy.
+            num_labels: Size of the label space; may be left out when `label_names` is given.
+            label_names: Names of the labels, in the order of their ids; they travel with the weights.
+            encoder_options: Passed on to `AutoModel.from_pretrained`, such as `revision` or `token`.
+            config_fields: Fields of the configuration of this family.
+        """
+        if num_labels is None and label_names is None:
+            raise ValueError("`num_labels` is missing: pass it, or pass `label_names`.")
+        encoder = load_encoder(encoder_name_or_path, encoder_options or {})
+        # A copy: the composite would reset the attention implementation of the live object.
+        encoder_fields = encoder.config.to_dict()
+        if os.path.isdir(encoder_fields.get("_name_or_path", "")):
+            # Where a machine keeps its files concerns nobody who loads the model.
+            del encoder_fields["_name_or_path"]
+        config = make_config(
+            cls.config_class,
+            config_fields,
+            encoder=encoder_fields,
+            attn_implementation=encoder.config._attn_implementation,
+            num_labels=len(label_names) if num_labels is None else num_labels,
+            # Trainer compares them with the tokenizer's.
+            **{name: getattr(encoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")},
+        )
+        model = cls(config, encoder=encoder)
+        model.encoder.config = config.encoder
+        model.set_label_names(label_names)
+        return model
 
     def branch_heads(self) -> dict[str, nn.Module]:
         """The head of each branch, by the name of the branch."""
         raise NotImplementedError
 
-    def branch_logits(self, features: Features, label_ids: slice | torch.Tensor) -> dict[str, torch.Tensor]:
-        """Logits of each branch for a run of labels or for chosen ones; in single precision at least."""
-        return {
-            name: at_least_float(head.logits(features[name], label_ids)) for name, head in self.branch_heads().items()
-        }
-
     @property
-    def label_shard(self) -> LabelShard:
-        """The labels whose rows this process holds; the same for all heads."""
-        return next(iter(self.branch_heads().values())).shard
+    def branch_names(self) -> list[str]:
+        """The names of the branches, in the order in which outputs have them."""
+        return list(self.branch_heads())
 
-    def own_branch_logits(self, features: Features, label_ids: slice) -> dict[str, torch.Tensor]:
-        """[`branch_logits`] of a run of the labels of this process, counted from the first of them."""
-        heads = self.branch_heads().items()
-        return {name: at_least_float(head.own_logits(features[name], label_ids)) for name, head in heads}
+    def start_label_bias(self, log_odds: torch.Tensor) -> None:
+        """Starts the bias of every label at its training log-odds (`LabelSpace.log_odds`)."""
+        self.check_label_bias()
+        for head in self.branch_heads().values():
+            head.label_embeddings.start_biases(torch.as_tensor(log_odds))
 
-    def label_loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The terms of the loss that go over all labels, each the mean over texts and labels."""
-        return {name: head.loss(features[name], labels) for name, head in self.branch_heads().items()}
+    def check_label_bias(self) -> None:
+        """Refuses to start biases that the model does not have."""
+        if not self.config.label_bias:
+            raise ValueError("This model has no label bias: build it with `label_bias=True`.")
 
-    def run_loss_terms(
-        self, logits: dict[str, torch.Tensor], labels: torch.Tensor, first_label: int
-    ) -> dict[str, torch.Tensor]:
-        """What a run of labels adds to the terms of `label_loss_terms`, summed over texts and labels, from logits."""
-        return {name: binary_cross_entropy_sum(scores, labels, first_label) for name, scores in logits.items()}
+    def set_label_counts(self, label_counts: Sequence[int] | torch.Tensor) -> None:
+        """Tells the model how many training texts each label has; families that need it keep it with the weights."""
 
-    def further_loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Terms of the loss that do not go over all labels."""
-        return {}
+    def set_label_tree(self, child_starts: Sequence[torch.Tensor], label_order: torch.Tensor) -> None:
+        """Takes over a label tree; only models that were built for one have a use for it."""
+        raise ValueError("This model scores every label: build it with `tree_levels=tree.level_sizes`.")
 
-    def loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """All terms of the training loss."""
-        return self.label_loss_terms(features, labels) | self.further_loss_terms(features, labels)
+    def start_epoch(self, epoch: int) -> None:
+        """Tells the model that an epoch of training begins, the first being 0; some losses change with it."""
 
-    def forward(
+    def answer(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
+        scores: MeanProbability,
+        loss_terms: dict[str, torch.Tensor],
         top_k: int | None = None,
         output_logits: bool | None = None,
-        use_cache: bool | None = None,
+        candidate_ids: torch.Tensor | None = None,
+        output_scores: bool = False,
     ) -> XMTCOutput:
-        """
-        Args:
-            input_ids: Token ids, of shape (texts, tokens).
-            attention_mask: 1 for real tokens, 0 for padding on either side.
-            token_type_ids: Passed on to encoders that have them.
-            labels: Ids of the positive labels, of shape (texts, most labels of a text), padded with -100.
-            top_k: Number of labels to return in evaluation mode; the configuration's by default.
-            output_logits: Whether to return the logits of all labels; by default in evaluation mode, up to
-                `config.max_logits_labels` labels.
-            use_cache: Set by Transformers' own classification pipelines, which read all logits and nothing else.
-        """
-        if use_cache is not None:
-            check_all_logits(self.config)
-        features = self.text_features(input_ids, attention_mask, token_type_ids)
-        if use_cache is not None:
-            return XMTCOutput(logits=self.scan_labels(features, output_logits=True).logits)
-        if labels is not None:
-            labels = check_labels(labels, self.config.num_labels, len(input_ids))
-        if self.training and labels is not None and not output_logits:
-            return with_loss(XMTCOutput(), self.loss_terms(features, labels))
-        return self.scan_labels(features, labels, top_k, output_logits)
-
-    def scan_labels(
-        self,
-        features: Features,
-        labels: torch.Tensor | None = None,
-        top_k: int | None = None,
-        output_logits: bool | None = None,
-    ) -> XMTCOutput:
-        """One pass over the labels, chunk by chunk: loss, best labels and, where wanted, all logits."""
-        num_labels, output_logits = self.config.num_labels, self._wants_logits(output_logits)
-        top_k = self._check_top_k(top_k)
-        heads, shard = self.branch_heads(), self.label_shard
-        own_features = {name: shard.shared(values) for name, values in features.items()}
-        ranking, kept, terms = RunningTopK(top_k), [], {}
-        size = min(head.chunk_size(features[name]) for name, head in heads.items())
-        for chunk in label_chunks(shard.size, size):
-            logits, first_label = self.own_branch_logits(own_features, chunk), shard.first + chunk.start
-            final = mean_probability_logits(list(logits.values()))  # (texts, labels of the chunk)
-            # Rankings of branches are further rows of one: it costs by the number of its steps, not of its rows.
-            rows = [final, *logits.values()] if len(heads) > 1 else [final]
-            ranking.update(torch.cat(rows), first_label)
-            if labels is not None:
-                for name, part in self.run_loss_terms(logits, labels, first_label).items():
-                    terms[name] = terms.get(name, 0.0) + part / (len(labels) * num_labels)
-            if output_logits:
-                kept.append(final)
-        shard.merge(ranking)
-        top_k_ids, *branch_ids = ranking.ids.split(len(final))
-        if labels is not None:
-            terms = {name: shard.sum(term) for name, term in terms.items()}
-            terms |= self.further_loss_terms(features, labels)
-        output = XMTCOutput(
-            logits=shard.collect(lambda own: torch.cat(kept, dim=1), slice(num_labels)) if output_logits else None,
-            top_k_ids=top_k_ids,
-            top_k_scores=ranking.scores[: len(final)].sigmoid(),
-            branch_top_k_ids=dict(zip(heads, branch_ids, strict=True)) if len(heads) > 1 else None,
-        )
-        return with_loss(output, terms)
+        """What `forward` returns, from the scores of all labels and the terms of the loss, where there are any."""
+        output = XMTCOutput(scores=scores if output_scores else None)
+        if loss_terms:
+            output.loss = sum(loss_terms.values())
+            output.loss_terms = {name: term.detach() for name, term in loss_terms.items()}
+        if output_scores or (self.training and loss_terms and not output_logits):
+            return output
+        top_k = min(self.config.top_k if top_k is None else top_k, scores.num_labels)
+        if top_k < 1:
+            raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
+        if output_logits is None:
+            output_logits = scores.num_labels <= self.config.max_logits_labels
+        if candidate_ids is not None:
+            best, branch_logits = scores.top_k_of(candidate_ids, min(top_k, candidate_ids.shape[-1]))
+            output.branch_logits = branch_logits.transpose(0, 1)
+            output.logits = mean_probability_logits(list(branch_logits))
+        elif output_logits:
+            best, output.logits = scores.top_k_and_all(top_k)
+        else:
+            best = scores.top_k(top_k)
+        output.top_k_ids, output.branch_top_k_ids = best.ids, best.branch_ids
+        output.top_k_scores = best.logits.sigmoid()
+        return output
 
     @torch.no_grad()
     def predict_top_k(
@@ -223,18 +200,19 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         Args:
             top_k: Number of labels to return; the configuration's by default, and no more than there are.
             candidate_ids: The labels to choose from, the same for every text; each of them is scored, also where a
-                label tree or a shortlist would pass it over. All labels by default.
+                label tree or a shortlist would leave it out. All labels by default.
         """
+        if candidate_ids is not None:
+            ids = check_label_ids(candidate_ids, self.config.num_labels, input_ids, name="candidate_ids")
+            candidate_ids = ids.unique()  # in order
+        inputs = (input_ids, attention_mask, token_type_ids)
         with evaluation_mode(self):
-            features = self.text_features(input_ids, attention_mask, token_type_ids)
-            if candidate_ids is not None:
-                return rank_candidates(self, features, candidate_ids, self._check_top_k(top_k))
-            return self.scan_labels(features, top_k=top_k, output_logits=False)
+            return self(*inputs, top_k=top_k, output_logits=False, candidate_ids=candidate_ids)
 
     @torch.no_grad()
     def score_labels(
         self,
-        label_ids: torch.Tensor,
+        label_ids: Sequence[int] | torch.Tensor,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
@@ -247,71 +225,131 @@ class XMTCPreTrainedModel(EncoderWithLabelNames):
         """
         label_ids = check_label_ids(label_ids, self.config.num_labels, input_ids)
         with evaluation_mode(self):
-            logits = self.branch_logits(self.text_features(input_ids, attention_mask, token_type_ids), label_ids)
-        logits["final"] = mean_probability_logits(list(logits.values()))
-        return {name: scores.sigmoid() for name, scores in logits.items()}
+            output = self(input_ids, attention_mask, token_type_ids, candidate_ids=label_ids)
+        branches = dict(zip(self.branch_names, output.branch_logits.unbind(dim=1), strict=True))
+        return {name: logits.sigmoid() for name, logits in {**branches, "final": output.logits}.items()}
 
-    def attention_heads(self) -> dict[str, LabelAttention]:
-        """The heads of the branches with label-word attention, of which there must be one."""
-        heads = {name: head for name, head in self.branch_heads().items() if isinstance(head, LabelAttention)}
-        if not heads:
-            raise ValueError(
-                f"This model has no label-word attention: its branches are {', '.join(self.branch_heads())}."
-            )
-        return heads
+    def attention_branches(self) -> list[str]:
+        """The names of the branches with label-word attention, of which there must be one."""
+        names = [name for name, head in self.branch_heads().items() if hasattr(head, "key")]
+        if not names:
+            raise ValueError(f"This model has no label-word attention: its branches are {self.branch_names}.")
+        return names
 
-    @torch.no_grad()
     def label_word_attention(
         self,
-        label_ids: torch.Tensor,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
+        label_ids: Sequence[int] | torch.Tensor,
+        *inputs: torch.Tensor | None,
         branch: str | None = None,
+        **fields,
     ) -> torch.Tensor:
         """
         The weights with which chosen labels read the tokens, of shape (texts, chosen, tokens); zero on padding.
 
         Args:
             label_ids: The same labels for every text, of shape (chosen,), or labels per text, (texts, chosen).
+            inputs, fields: `input_ids`, `attention_mask` and `token_type_ids` as for `forward`.
             branch: Which branch with label-word attention is meant; by default the first.
         """
-        heads = self.attention_heads()
-        branch = next(iter(heads)) if branch is None else branch
-        if branch not in heads:
-            raise ValueError(f"`branch` must be one with label-word attention, {', '.join(heads)}, got {branch!r}.")
-        label_ids = check_label_ids(label_ids, self.config.num_labels, input_ids)
+        return self._of_tokens("attention", label_ids, branch, *inputs, **fields)
+
+    def word_contributions(
+        self,
+        label_ids: Sequence[int] | torch.Tensor,
+        *inputs: torch.Tensor | None,
+        branch: str | None = None,
+        **fields,
+    ) -> torch.Tensor:
+        """
+        What each token adds to the logit of chosen labels in a branch with `attention_scoring="evidence"`, of shape
+        (texts, chosen, tokens); zero on padding. They sum to the logit of the branch without the bias of the label;
+        with a label tree, to what the label has of its own, given the way down to it. Arguments as in
+        [`label_word_attention`].
+        """
+        if getattr(self.config, "attention_scoring", None) != "evidence":
+            raise ValueError(
+                "Words have no contributions of their own where an MLP scores what a label read: build the model with "
+                "`attention_scoring='evidence'`, or take `label_word_attention`."
+            )
+        return self._of_tokens("contributions", label_ids, branch, *inputs, **fields)
+
+    @torch.no_grad()
+    def _of_tokens(
+        self,
+        what: str,
+        label_ids: Any,
+        branch: str | None,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        names = self.attention_branches()
+        branch = names[0] if branch is None else branch
+        if branch not in names:
+            raise ValueError(f"`branch` must be one with label-word attention, {', '.join(names)}, got {branch!r}.")
+        label_ids = check_label_ids(label_ids, self.config.num_labels, input_ids).expand(len(input_ids), -1)
         with evaluation_mode(self):
-            encoded = self.encode(input_ids, attention_mask, token_type_ids)
-            return encoded.in_input_order(heads[branch].attention(self.head_features(encoded)[branch], label_ids))
+            scores = self(input_ids, attention_mask, token_type_ids, output_scores=True).scores
+            values = getattr(scores.branches[branch], what)(label_ids)
+        order, _ = attended_first((torch.ones_like(input_ids) if attention_mask is None else attention_mask).ne(0))
+        # Back to where the tokens stood.
+        return torch.zeros_like(values).scatter(2, order.unsqueeze(1).expand_as(values), values)
 
-    def _wants_logits(self, output_logits: bool | None) -> bool:
-        return self.config.num_labels <= self.config.max_logits_labels if output_logits is None else output_logits
+    def set_label_names(self, label_names: list[str] | None) -> None:
+        """Names the labels; the names are saved with the weights."""
+        if label_names is not None and len(label_names) != self.config.num_labels:
+            raise ValueError(f"{len(label_names)} label names for a model of {self.config.num_labels} labels.")
+        broken = next((name for name in label_names or () if "\n" in name or "\r" in name), None)
+        if broken is not None:
+            raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
+        self.label_names = None if label_names is None else list(label_names)
+        self.config.id2label = self.config.label2id = None
+        # Transformers' own pipeline reads names here; beyond this many labels it has no logits to name.
+        if self.config.num_labels <= self.config.max_logits_labels:
+            names = self.label_names or [f"LABEL_{i}" for i in range(self.config.num_labels)]
+            self.config.id2label, self.config.label2id = (
+                dict(enumerate(names)),
+                {name: i for i, name in enumerate(names)},
+            )
 
-    def _check_top_k(self, top_k: int | None) -> int:
-        top_k = self.config.top_k if top_k is None else top_k
-        if top_k < 1:
-            raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
-        return min(top_k, self.config.num_labels)
+    def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
+        """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
+        if self.should_save_on_this_rank(is_main_process):
+            if self._auto_class is not None:
+                self._save_code(save_directory)
+            if self.label_names is not None:
+                write_label_names(save_directory, self.label_names)
+        return super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
 
+    def _save_code(self, folder: str | os.PathLike) -> None:
+        """What Transformers does not save: the name of the other Auto class, and the code of the pipeline."""
+        name = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
+        known = getattr(self.config, "auto_map", None) or {}
+        self.config.auto_map = {**known, "AutoModelForSequenceClassification": name}
+        # Not imported: a model does not need its pipeline, and code that came with a checkpoint may lack it.
+        pipeline_file = Path(__file__).with_name(PIPELINE.split(".")[0] + ".py")
+        vars(self.config).pop("custom_pipelines", None)
+        if pipeline_file.is_file():
+            self.config.custom_pipelines = {TASK: {"impl": PIPELINE, "pt": ["AutoModel"]}}
+            os.makedirs(folder, exist_ok=True)
+            for file in (pipeline_file, *get_relative_import_files(pipeline_file)):
+                shutil.copyfile(file, Path(folder, Path(file).name))
 
-def with_loss(output: XMTCOutput, terms: dict[str, torch.Tensor]) -> XMTCOutput:
-    """Adds a loss and the terms that it is the sum of, where there are any."""
-    if terms:
-        output.loss = sum(terms.values())
-        output.loss_terms = {name: term.detach() for name, term in terms.items()}
-    return output
+    def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
+        # With `push_to_hub` everything newer than these is sent, and names and pipeline are written before they are
+        # taken; there is no public way to add files to what is sent.
+        times = super()._get_files_timestamps(working_dir)
+        return {name: time for name, time in times.items() if name != LABELS_FILE and not name.endswith(".py")}
 
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switches dropout off for a while."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
+        """Loads weights and configuration as everywhere in Transformers, and the label names beside them."""
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        names = find_label_names(pretrained_model_name_or_path, **kwargs)
+        # A checkpoint loaded into another label space has no use for the old names.
+        model.set_label_names(names if names is not None and len(names) == model.config.num_labels else None)
+        return loaded
 
 
 __all__ = ["XMTCPreTrainedModel"]

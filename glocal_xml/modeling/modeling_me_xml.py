@@ -1,46 +1,40 @@
 """ME-XML: experts on several layers of one encoder."""
 
 from collections.abc import Sequence
-from functools import partial
+from itertools import combinations
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from .attention_head import AttentionHead
 from .configuration_me_xml import MEXMLConfig
-from .diversity_loss import diversity_loss
-from .encoded_texts import EncodedTexts
-from .input_checks import check_label_counts
-from .label_attention import LabelAttention
-from .label_candidates import Candidates
-from .label_classifier import LabelClassifier
-from .label_scorer import label_chunks
-from .losses import binary_cross_entropy_pair, binary_cross_entropy_sum, candidate_cross_entropy
-from .modeling_base import Features
-from .modeling_clustered import ClusteredXMTCModel
+from .encoder import EncodedTexts, encode_texts
+from .evidence_head import EvidenceHead
+from .fused_loss import binary_cross_entropy_pair
+from .label_scores import LabelScores, XMTCOutput, check_label_counts, mean_probability
+from .linear_head import IdentityStart, LabelTable, LinearHead, LinearScores
+from .modeling_base import XMTCPreTrainedModel
 
 
-class DocumentExpert(LabelClassifier):
+class DocumentExpert(LinearHead):
     """
-    An MLP from document tokens to one logit per label (ME-XML eq. 1); the last layer is the classifier's, and with an
+    An MLP from document tokens to one logit per label (ME-XML eq. 1); the last layer is the label table, and with an
     `mlp_size` of 0 the only one.
     """
 
-    def __init__(
-        self, input_size: int, mlp_size: int, num_labels: int, chunk_bytes: int, bias: bool, sparse: bool = False
-    ):
-        super().__init__(mlp_size or input_size, num_labels, chunk_bytes, bias=bias, sparse=sparse)
-        self.mlp_hidden = nn.Linear(input_size, mlp_size) if mlp_size else None
+    def __init__(self, input_size: int, mlp_size: int, *options):
+        super().__init__(mlp_size or input_size, *options)
+        self.mlp_hidden = IdentityStart(input_size, mlp_size) if mlp_size else None
 
-    def features(self, document_tokens: torch.Tensor) -> tuple[torch.Tensor]:
-        """What the classifier reads of the concatenated document tokens, of shape (texts, mlp)."""
-        if self.mlp_hidden is None:
-            return (document_tokens,)
-        return (torch.tanh(self.mlp_hidden(document_tokens)),)
+    def forward(self, document_tokens: torch.Tensor) -> LinearScores:
+        """The scores of all labels, from the concatenated document tokens, of shape (texts, input)."""
+        hidden = document_tokens if self.mlp_hidden is None else torch.tanh(self.mlp_hidden(document_tokens))
+        return super().forward(hidden)
 
 
-class MEXMLForMultiLabel(ClusteredXMTCModel):
+class MEXMLForMultiLabel(XMTCPreTrainedModel):
     """
     ME-XML, after *Extreme Multi-label Text Classification with Multi-layer Experts* (anonymous ACL submission).
 
@@ -50,36 +44,40 @@ class MEXMLForMultiLabel(ClusteredXMTCModel):
     rare labels that none of them finds (eq. 6-10). It sets in at `config.diversity_start_epoch`, of which
     `start_epoch` has to be told (the trainers of this package do), and needs training frequencies
     (`set_label_counts`); both are kept with the weights.
-
-    With a label tree (`config.tree_levels`) the document token of the last layer scores clusters, and the experts the
-    labels of the best ones.
     """
 
     config_class = MEXMLConfig
 
-    def __init__(self, config: MEXMLConfig, encoder: PreTrainedModel | None = None):
+    def __init__(
+        self, config: MEXMLConfig, encoder: PreTrainedModel | None = None, table: type[nn.Module] = LabelTable
+    ):
         super().__init__(config, encoder)
         size, labels, budget = config.hidden_size, config.num_labels, config.label_chunk_bytes
-        options = {"bias": config.label_bias, "sparse": bool(config.tree_levels)}
+        self.parsed_experts = config.parsed_experts
         self.experts = nn.ModuleDict()
-        for expert in config.parsed_experts:
-            if expert.kind == "A":
-                head = LabelAttention(size, labels, budget, config.mlp_size, projections=False, **options)
-            else:
+        for expert in self.parsed_experts:
+            if expert.kind == "D":
                 width = size if config.document_mlp_size is None else config.document_mlp_size
-                head = DocumentExpert(size * len(expert.layers), width, labels, budget, **options)
+                inputs = size * len(expert.layers)
+                head = DocumentExpert(inputs, width, labels, budget, config.label_bias, table)
+            elif config.attention_scoring == "evidence":
+                sizes, tied = config.evidence_sizes, config.tied_outputs
+                head = EvidenceHead(size, labels, budget, *sizes, tied, bias=config.label_bias, table=table)
+            else:
+                options = {"bias": config.label_bias, "projections": False, "table": table}
+                head = AttentionHead(size, labels, budget, (config.mlp_size,), **options)
             self.experts[expert.name] = head
-        self.make_label_tree(partial(LabelClassifier, size))
+        self.layers = {layer for expert in self.parsed_experts for layer in expert.layers}
         self.register_buffer("label_counts", torch.zeros(labels, dtype=torch.long))
         self.register_buffer("diversity_active", torch.tensor(config.diversity_start_epoch == 0))
+        # What the buffers say, once they were asked: asking a device takes time.
+        self._diversity_is_on: bool | None = None
+        self.register_load_state_dict_post_hook(lambda model, _: model._forget())
         self.post_init()
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
         super()._init_weights(module)
-        if isinstance(module, DocumentExpert) and module.mlp_hidden is not None:
-            # It passes on what the encoder knows from the first step; random weights were far behind after 200 steps.
-            init.eye_(module.mlp_hidden.weight)
         if module is self:
             # Loading starts from arbitrary memory, where a checkpoint lacks them.
             init.zeros_(self.label_counts)
@@ -88,115 +86,152 @@ class MEXMLForMultiLabel(ClusteredXMTCModel):
     def branch_heads(self) -> dict[str, nn.Module]:
         return dict(self.experts.items())
 
-    def wanted_layers(self) -> set[int]:
-        layers = {layer for expert in self.config.parsed_experts for layer in expert.layers}
-        return layers if self.label_tree is None else layers | {self.config.num_hidden_layers}
-
-    def head_features(self, encoded: EncodedTexts) -> Features:
-        features = {}
-        if self.label_tree is not None:
-            features |= dict.fromkeys(self.level_heads(), (encoded.document_token(self.config.num_hidden_layers),))
-        for expert in self.config.parsed_experts:
-            head = self.experts[expert.name]
-            if expert.kind == "A":
-                features[expert.name] = head.features(encoded.hidden_states[expert.layers[0]], encoded.attention_mask)
-            else:
-                tokens = [encoded.document_token(layer) for layer in expert.layers]
-                features[expert.name] = head.features(torch.cat(tokens, dim=1))
-        return features
-
     @torch.no_grad()
     def set_label_counts(self, label_counts: Sequence[int] | torch.Tensor) -> None:
         """Sets how many training texts each label has (n of eq. 9)."""
         self.label_counts.copy_(check_label_counts(label_counts, self.config.num_labels))
+        self._forget()
+
+    def _forget(self) -> None:
+        self._diversity_is_on = None
 
     @torch.no_grad()
     def start_epoch(self, epoch: int) -> None:
         """Switches the diversity loss on from `config.diversity_start_epoch` on, and off before."""
         self.diversity_active.fill_(epoch >= self.config.diversity_start_epoch)
+        self._forget()
 
-    def label_loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        if self.config.training_loss == "individual":
-            losses = super().label_loss_terms(features, labels).values()
-            return {"individual": sum(losses) / len(losses)}
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        top_k: int | None = None,
+        output_logits: bool | None = None,
+        candidate_ids: torch.Tensor | None = None,
+        output_scores: bool = False,
+    ) -> XMTCOutput:
+        """
+        Args:
+            input_ids: Token ids, of shape (texts, tokens).
+            attention_mask: 1 for real tokens, 0 for padding on either side.
+            token_type_ids: Passed on to the encoder, where given.
+            labels: Ids of the positive labels, of shape (texts, most labels of a text), padded with -100.
+            top_k: Number of labels to return in evaluation mode; the configuration's by default.
+            output_logits: Whether to return the logits of all labels; by default in evaluation mode, up to
+                `config.max_logits_labels` labels.
+            candidate_ids: The only labels to score and rank: the same for every text, (candidates,), or per text,
+                (texts, candidates).
+            output_scores: Whether to return the scores themselves ([`LabelScores`]) and no ranking.
+        """
+        texts = encode_texts(
+            self.encoder, self.layers, input_ids, attention_mask, token_type_ids, labels, self.config.num_labels
+        )
+        branches, terms = self.branches(texts), {}  # eq. 1-4
+        if labels is not None:
+            if self.config.training_loss == "individual":
+                terms["individual"] = sum(scores.loss(texts.labels) for scores in branches.values()) / len(branches)
+            else:
+                terms["collaborative"] = collaborative_loss(list(branches.values()), texts.labels)  # eq. 5
+            if self.diversity_is_on() and texts.labels.numel():
+                label_ids, is_label = texts.labels.clamp(min=0), texts.labels >= 0  # (texts, positives)
+                positive = [scores.chosen(label_ids) for scores in branches.values()]
+                terms["diversity"] = self.diversity_term(positive, label_ids, is_label)
+        return self.answer(mean_probability(branches), terms, top_k, output_logits, candidate_ids, output_scores)
 
-        # Every expert's gradient depends on the logits of the others: these are computed first, and what they leave
-        # is the derivative by each logit, the same for all experts, of size (texts, own labels).
-        loss, by_logits = self._collaborative_pair(features, labels)
+    def branches(self, texts: EncodedTexts) -> dict[str, LabelScores]:
+        """The scores of each expert."""
+        scores = {}
+        for expert in self.parsed_experts:
+            head = self.experts[expert.name]
+            if expert.kind == "A":
+                scores[expert.name] = head(texts.hidden_states[expert.layers[0]], texts.mask)  # eq. 2-4
+            else:
+                tokens = [texts.document(layer) for layer in expert.layers]
+                scores[expert.name] = head(torch.cat(tokens, dim=1))  # eq. 1
+        return scores
 
-        def loss_pair(
-            logits: torch.Tensor, texts: torch.Tensor, first_label: int
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            first = first_label - self.label_shard.first
-            part = by_logits[texts.squeeze(1), first : first + logits.shape[1]].to(logits.dtype)
-            return (part * logits).sum(), part
-
-        texts = torch.arange(len(labels), device=labels.device).unsqueeze(1)  # (texts, 1)
-        linear = sum(head.loss(features[name], texts, loss_pair) for name, head in self.experts.items())
-        # The value of the loss with the gradients of its linear form.
-        return {"collaborative": loss + (linear - linear.detach())}
-
-    @torch.no_grad()
-    def _collaborative_pair(self, features: Features, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cross-entropy of the mean logits, and its derivative by each logit of an expert, (texts, own labels)."""
-        size = min(head.chunk_size(features[name]) for name, head in self.experts.items())
-        total, parts, shard = 0.0, [], self.label_shard
-        for chunk in label_chunks(shard.size, size):
-            logits = self._mean_logits(self.own_branch_logits(features, chunk))
-            loss, by_mean = binary_cross_entropy_pair(logits, labels, shard.first + chunk.start)
-            total = total + loss
-            parts.append(by_mean / len(self.experts))
-        return shard.sum(total) / (len(labels) * self.config.num_labels), torch.cat(parts, dim=1)
-
-    @staticmethod
-    def _mean_logits(logits: dict[str, torch.Tensor]) -> torch.Tensor:
-        return torch.stack(list(logits.values())).mean(dim=0)  # (texts, labels of the run)
-
-    def run_loss_terms(
-        self, logits: dict[str, torch.Tensor], labels: torch.Tensor, first_label: int
-    ) -> dict[str, torch.Tensor]:
-        if self.config.training_loss == "individual":
-            losses = super().run_loss_terms(logits, labels, first_label).values()
-            return {"individual": sum(losses) / len(losses)}
-        return {"collaborative": binary_cross_entropy_sum(self._mean_logits(logits), labels, first_label)}
-
-    def further_loss_terms(self, features: Features, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        if not self._experts_are_to_differ() or labels.numel() == 0:
-            return {}
-        is_label = labels >= 0  # (texts, positives)
-        logits = self.branch_logits(features, labels.clamp(min=0))
-        positive = [scores[is_label] for scores in logits.values()]  # (labels of all texts,)
-        loss = diversity_loss(positive, self.label_counts[labels[is_label]], len(labels))
-        return {"diversity": self.config.diversity_weight * loss}
-
-    def candidate_loss_terms(
-        self, logits: dict[str, torch.Tensor], candidates: Candidates, is_label: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
-        if self.config.training_loss == "individual":
-            losses = super().candidate_loss_terms(logits, candidates, is_label).values()
-            terms = {"individual": sum(losses) / len(losses)}
-        else:
-            terms = {"collaborative": candidate_cross_entropy(self._mean_logits(logits), candidates, is_label)}
-        if self._experts_are_to_differ():
-            # All labels of a text are among its candidates; experts differ in what they make of these, given the
-            # way down the tree, which they share.
-            positive = [scores[is_label] for scores in logits.values()]  # (labels of all texts,)
-            counts = self.label_counts[candidates.ids[is_label]]
-            loss = diversity_loss(positive, counts, len(candidates.counts))
-            terms["diversity"] = self.config.diversity_weight * loss
-        return terms
-
-    def _experts_are_to_differ(self) -> bool:
+    def diversity_is_on(self) -> bool:
         """Whether there is a diversity loss now."""
         if self.config.diversity_weight == 0 or len(self.experts) == 1:
             return False
+        if self._diversity_is_on is not None:
+            return self._diversity_is_on
         # Already before the loss sets in, rather than hours later.
         if not self.label_counts.any():
             raise ValueError(
                 "The diversity loss needs training frequencies, which this model was not told: call "
                 "`model.set_label_counts(label_space.counts)`, or build the model with `diversity_weight=0`."
             )
-        return bool(self.diversity_active)
+        self._diversity_is_on = bool(self.diversity_active)
+        return self._diversity_is_on
+
+    def diversity_term(
+        self, expert_logits: list[torch.Tensor], label_ids: torch.Tensor, is_label: torch.Tensor
+    ) -> torch.Tensor:
+        """The weighted diversity loss of the labels of each text, all arguments of shape (texts, labels)."""
+        loss = diversity_loss(expert_logits, self.label_counts[label_ids], is_label)
+        return self.config.diversity_weight * loss
+
+
+def collaborative_loss(experts: list[LabelScores], labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of the mean of the experts' logits (eq. 5), the mean over texts and labels."""
+    num_texts, num_labels = experts[0].num_texts, experts[0].num_labels
+    # Every expert's gradient depends on the logits of the others: these are computed first, and what they leave is the
+    # derivative by each logit, the same for all experts, of size (texts, labels).
+    loss, parts = 0.0, []
+    with torch.no_grad():
+        for start, stop in mean_probability(dict(enumerate(experts))).runs():
+            logits = torch.stack([scores.run(start, stop) for scores in experts]).mean(dim=0)
+            part, by_mean = binary_cross_entropy_pair(logits, labels, start)
+            loss = loss + part
+            parts.append(by_mean / len(experts))
+    by_logits = torch.cat(parts, dim=1)  # (texts, labels)
+
+    def loss_pair(logits: torch.Tensor, texts: torch.Tensor, first_label: int) -> tuple[torch.Tensor, torch.Tensor]:
+        part = by_logits[texts.squeeze(1), first_label : first_label + logits.shape[1]].to(logits.dtype)
+        return (part * logits).sum(), part
+
+    texts = torch.arange(num_texts, device=labels.device).unsqueeze(1)  # (texts, 1)
+    linear = sum(scores.loss(texts, loss_pair) for scores in experts)
+    # The value of the loss with the gradients of its linear form.
+    return loss / (num_texts * num_labels) + (linear - linear.detach())
+
+
+def bernoulli_kl(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """
+    KL divergence of two Bernoulli distributions given by logits, elementwise (eq. 7 and 8).
+
+    Without a probability in a logarithm it stays finite where sigmoids are 0 or 1.
+    """
+    log_sigmoid = nn.functional.logsigmoid
+    one = first.sigmoid() * (log_sigmoid(first) - log_sigmoid(second))
+    zero = (-first).sigmoid() * (log_sigmoid(-first) - log_sigmoid(-second))
+    return one + zero
+
+
+def diversity_loss(
+    expert_logits: list[torch.Tensor], label_counts: torch.Tensor, is_label: torch.Tensor
+) -> torch.Tensor:
+    """
+    Minus the weighted KL divergence of the experts on the positive labels (eq. 6 and 9): the sum over the labels of a
+    text, the mean over texts and, beyond the two experts of the paper, over the pairs in their order.
+
+    Args:
+        expert_logits: Logits of each expert, of shape (texts, labels).
+        label_counts: Training texts of each of these labels, (texts, labels).
+        is_label: Which of them are labels of their text, (texts, labels); the others do not count.
+    """
+    total = expert_logits[0].new_zeros(())
+    pairs = list(combinations(expert_logits, 2))
+    for first, second in pairs:
+        # 1 - max(p, q), from the logits so that small values keep their digits.
+        both_miss = (-torch.maximum(first, second).detach()).sigmoid()
+        # A label of validation texts may have no training text.
+        weight = both_miss / label_counts.clamp(min=1)
+        total = total - (weight * bernoulli_kl(first, second)).masked_fill(~is_label, 0).sum()
+    return total / (len(pairs) * len(is_label))
 
 
 __all__ = ["MEXMLForMultiLabel"]

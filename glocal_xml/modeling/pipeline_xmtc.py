@@ -1,23 +1,22 @@
 """From texts to the names of their labels: `pipeline("extreme-multi-label-classification")`."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import Pipeline
+from transformers.dynamic_module_utils import custom_object_save
 from transformers.pipelines.pt_utils import PipelineDataset, PipelineIterator
 
-from .calibration import calibrated
-from .chosen_labels import rank_candidates
-from .input_checks import position_limit
-from .text_windows import checked_overlap, readable_text, text_start, text_windows
-from .window_scores import WINDOW_SCORES, best_of_windows, window_features
+from .encoder import position_limit
+from .text_windows import WINDOW_SCORES, best_of_windows, checked_overlap, readable_text, text_start, text_windows
 
-TASK = "extreme-multi-label-classification"
 CALIBRATED = "calibrated"
-# Of a text, where a threshold decides; as many as calibration looks at unless told otherwise.
+# Of a text, where a threshold decides; as many as calibration looks at by default.
 _MOST_LABELS = 100
 
 
@@ -79,6 +78,15 @@ class ExtremeMultiLabelPipeline(Pipeline):
             if not inputs:
                 return []
         return super().__call__(inputs, **options)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
+        """Saves model, tokenizer and the code of this pipeline, so that `pipeline(model=...)` finds all of them."""
+        super().save_pretrained(save_directory, **kwargs)
+        # A model that came as code beside its weights does not know where that of its pipeline is.
+        name = f"{Path(__file__).stem}.{type(self).__name__}"
+        self.model.config.custom_pipelines = {self.task: {"impl": name, "pt": ["AutoModel"]}}
+        self.model.config.save_pretrained(save_directory)
+        custom_object_save(self, save_directory)
 
     @property
     def max_length(self) -> int | None:
@@ -217,21 +225,23 @@ class ExtremeMultiLabelPipeline(Pipeline):
         counts, rows = [len(text) for text in texts], [window for text in texts for window in text]
         fields = {name: _padded([row[name] for row in rows]) for name in rows[0]}
         fields["attention_mask"] = _padded([torch.ones_like(row["input_ids"]) for row in rows])
-        features = self.model.text_features(**fields) if max(counts) == 1 else window_features(self.model, fields)
         if top_k is None:
             shortlist = getattr(self.model.config, "shortlist", None) or _MOST_LABELS
             top_k = min(_MOST_LABELS, shortlist) if open_end else self.model.config.top_k
-        if candidate_ids is None:
-            best = self.model.scan_labels(features, top_k=top_k, output_logits=False)
-        else:
-            best = rank_candidates(self.model, features, candidate_ids, top_k)
-        outputs = {"ids": best.top_k_ids, "scores": best.top_k_scores}  # (texts, top_k)
+        if candidate_ids is not None:
+            candidate_ids = torch.tensor(candidate_ids, device=self.model.device).unique()  # in order
         if max(counts) > 1:
-            best, branches = best_of_windows(self.model, features, best, counts, windows)
-            outputs = {"ids": best.top_k_ids, "scores": best.top_k_scores, "branches": branches}
-        elif branch_scores:
-            logits = self.model.branch_logits(features, best.top_k_ids)
-            outputs["branches"] = torch.stack(list(logits.values()), dim=-1).sigmoid()  # (texts, top_k, branches)
+            found = best_of_windows(self.model, fields, counts, windows, top_k, candidate_ids)
+            return {"ids": found.ids, "scores": found.scores, "branches": found.branch_scores}
+        scores = self.model(**fields, output_scores=True).scores
+        if candidate_ids is None:
+            best = scores.top_k(min(top_k, scores.num_labels))
+        else:
+            best, _ = scores.top_k_of(candidate_ids, min(top_k, len(candidate_ids)))
+        outputs = {"ids": best.ids, "scores": best.logits.sigmoid()}  # (texts, top_k)
+        if branch_scores:
+            logits = [branch.chosen(best.ids) for branch in scores.branches.values()]
+            outputs["branches"] = torch.stack(logits, dim=-1).sigmoid()  # (texts, top_k, branches)
         return outputs
 
     def postprocess(
@@ -251,8 +261,13 @@ class ExtremeMultiLabelPipeline(Pipeline):
         if branch_scores:
             # Those left out are the last.
             for row, values in zip(rows, outputs["branches"][0].tolist(), strict=False):
-                row["branch_scores"] = dict(zip(self.model.branch_heads(), values, strict=True))
+                row["branch_scores"] = dict(zip(self.model.branch_names, values, strict=True))
         return rows
+
+
+def calibrated(probabilities: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Probabilities whose log-odds are divided by a temperature (Guo et al., arXiv:1706.04599); no rank changes."""
+    return (probabilities.logit() / temperature).sigmoid()
 
 
 def _padded(rows: list[torch.Tensor]) -> torch.Tensor:

@@ -1,10 +1,19 @@
-"""From a text of any length to what fits into an encoder: its start, or windows over all of it."""
+"""From a text of any length to what fits into an encoder: its start, or windows over all of it; and their labels."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from transformers import PreTrainedTokenizerBase
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .label_scores import MeanProbability, TopLabels, mean_probability_logits
 
 TokenFields = dict[str, list[int]]
+# How the scores of windows make that of their text.
+WINDOW_SCORES = ("max", "mean")
+# Windows that go through the encoder together: more would only take memory.
+_WINDOWS_AT_ONCE = 32
 
 # Tokens of ordinary texts have about five; those of the start of a text are rarely so long that more are needed.
 _CHARACTERS_PER_TOKEN = 16
@@ -104,3 +113,83 @@ def _whole_words(text: str, length: int) -> str:
     start = text[:length]
     words = start.rsplit(maxsplit=1)
     return start[: start.rindex(words[-1])] if len(words) > 1 else start
+
+
+@dataclass
+class WindowLabels:
+    """The best labels of texts that were read in windows."""
+
+    ids: torch.Tensor  # (texts, top_k)
+    scores: torch.Tensor  # (texts, top_k), probabilities
+    branch_scores: torch.Tensor  # (texts, top_k, branches), with what probability branches take part in the scores
+    branch_ids: torch.Tensor  # (texts, branches, top_k), the best labels of each branch on its own
+
+
+@torch.no_grad()
+def best_of_windows(
+    model: PreTrainedModel,
+    fields: dict[str, torch.Tensor],
+    counts: Sequence[int],
+    score: str,
+    top_k: int,
+    candidate_ids: torch.Tensor | None = None,
+) -> WindowLabels:
+    """
+    The best labels of texts, among those that are the best of a window or of one of its branches: all of them are
+    scored on each window.
+
+    Args:
+        model: The model, in evaluation mode.
+        fields: Token fields of the windows, (windows, tokens).
+        counts: How many windows each text has, one after the other.
+        score: Whether the `"max"` or the `"mean"` over windows is the score of a text.
+        top_k: How many labels of each text to return.
+        candidate_ids: The only labels to choose from, (candidates,); all by default.
+    """
+    parts = zip(*(values.split(_WINDOWS_AT_ONCE) for values in fields.values()), strict=True)
+    scores = [model(**dict(zip(fields, part, strict=True)), output_scores=True).scores for part in parts]
+    best = [_best_of_each(part, top_k, candidate_ids) for part in scores]
+    found = [ids.unique() for ids in torch.cat(best).split(list(counts))]  # in order, of each text
+    # The labels of its text for every window; the last one repeated where others have more.
+    most = max(len(ids) for ids in found)
+    rows = torch.stack([nn.functional.pad(ids[None], (0, most - len(ids)), "replicate")[0] for ids in found])
+    rows = rows.repeat_interleave(torch.tensor(counts, device=rows.device), dim=0).split(_WINDOWS_AT_ONCE)
+    logits = torch.cat(
+        [
+            torch.stack([branch.chosen(ids) for branch in part.branches.values()])
+            for part, ids in zip(scores, rows, strict=True)
+        ],
+        dim=1,
+    )  # (branches, windows, labels)
+    texts = [
+        _best_of_text(ids, of_text[..., : len(ids)], score, top_k)
+        for ids, of_text in zip(found, logits.split(list(counts), dim=1), strict=True)
+    ]
+    return WindowLabels(*(torch.stack(values) for values in zip(*texts, strict=True)))
+
+
+def _best_of_each(scores: MeanProbability, top_k: int, candidate_ids: torch.Tensor | None) -> torch.Tensor:
+    """The best labels of each window and of each branch, of shape (windows, labels)."""
+    if candidate_ids is None:
+        best = scores.top_k(min(top_k, scores.num_labels))
+    else:
+        best, _ = scores.top_k_of(candidate_ids, min(top_k, len(candidate_ids)))
+    return best.ids if best.branch_ids is None else torch.cat([best.ids, best.branch_ids.flatten(1)], dim=1)
+
+
+def _best_of_text(label_ids: torch.Tensor, logits: torch.Tensor, score: str, top_k: int) -> tuple[torch.Tensor, ...]:
+    """The fields of [`WindowLabels`] for one text, from logits of its labels, (branches, windows, labels)."""
+    final, branches = mean_probability_logits(list(logits)).sigmoid(), logits.sigmoid()  # (windows, labels), …
+    if score == "mean":
+        final, shares = final.mean(dim=0), branches.mean(dim=1)
+        alone = shares
+    else:
+        # The branches of the same window, whose mean the score is.
+        final, window = final.max(dim=0)
+        shares = branches.gather(1, window.expand(len(branches), 1, -1)).squeeze(1)  # (branches, labels)
+        alone = branches.amax(dim=1)
+    best = TopLabels(min(top_k, len(label_ids)))
+    # Columns, since what the branches bring is wanted too; they are in the order of the ids.
+    best.update(torch.cat([final[None], alone]), 0)
+    scores, columns = best.result()
+    return label_ids[columns[0]], scores[0], shares[:, columns[0]].T, label_ids[columns[1:]]

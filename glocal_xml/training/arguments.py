@@ -10,7 +10,7 @@ import torch
 from transformers import TrainingArguments
 
 from glocal_xml.modeling import FAMILIES
-from glocal_xml.modeling.calibration import F_KINDS
+from glocal_xml.modeling.configuration_base import F_KINDS
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,8 @@ from glocal_xml.data import (
     load_xmtc_dataset,
     split_validation,
 )
-from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
-from glocal_xml.modeling.configuration_clustered import ClusteredConfig
-from glocal_xml.modeling.input_checks import position_limit
+from glocal_xml.modeling import FAMILIES, AttentionConfig, XMTCConfig, XMTCPreTrainedModel
+from glocal_xml.modeling.encoder import position_limit
 from glocal_xml.pretrained import minilm_path
 from glocal_xml.trained_model import plain_model_errors, trained_config, trained_tokenizer
 
@@ -48,8 +47,8 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, traini
     if not training and model_args.model is None:
         raise ValueError("Without `--train_file` a trained model is needed: pass `--model`.")
     families = {config.model_type: config for config in FAMILIES}
-    if model_args.label_tree is not None and not issubclass(families[model_args.model_type], ClusteredConfig):
-        known = ", ".join(name for name, config in families.items() if issubclass(config, ClusteredConfig))
+    if model_args.label_tree is not None and not issubclass(families[model_args.model_type], AttentionConfig):
+        known = ", ".join(name for name, config in families.items() if issubclass(config, AttentionConfig))
         raise ValueError(f"`label_tree` is for {known}; {model_args.model_type} has none: leave it out.")
     if data_args.validation_file is not None and data_args.validation_file == data_args.test_file:
         raise ValueError("The validation file is the test file: the best checkpoint would be chosen on test data.")
@@ -238,7 +237,7 @@ def settle_metrics(args: XMTCTrainingArguments, model: XMTCPreTrainedModel, labe
     if args.metric_for_best_model is None:
         args.metric_for_best_model = f"precision@{max(args.metrics_at)}"
     nothing = np.zeros((1, max(args.metrics_at)), dtype=np.int64)
-    rankings = {FINAL: nothing} | dict.fromkeys(model.branch_heads(), nothing)
+    rankings = {FINAL: nothing} | dict.fromkeys(model.branch_names, nothing)
     known = branch_metrics(rankings, np.zeros((1, 1), dtype=np.int64), label_space, args)
     if args.metric_for_best_model not in known:
         raise ValueError(
@@ -279,7 +278,7 @@ def build_model(
     if tree is not None:
         model.set_label_tree(tree.child_starts, tree.label_order)
     model.set_label_counts(label_space.counts)
-    if getattr(model.config, "label_bias", False):
+    if model.config.label_bias:
         model.start_label_bias(label_space.log_odds())
     return model
 

@@ -14,7 +14,7 @@ import torch
 
 from glocal_xml.data import LabelSpace
 from glocal_xml.metrics import xmtc_metrics
-from glocal_xml.modeling import WordLSTMConfig, XMTCPreTrainedModel
+from glocal_xml.modeling import WordLSTMConfig, XMTCOutput, XMTCPreTrainedModel
 from glocal_xml.pretrained import MINILM_HUB_ID
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
@@ -27,8 +27,16 @@ BASELINE = "label frequency"
 
 def final_name(model: XMTCPreTrainedModel) -> str:
     """What results call the final ranking: `both` of two branches, `all` of more, or the only branch there is."""
-    branches = list(model.branch_heads())
+    branches = model.branch_names
     return {1: branches[0], 2: "both"}.get(len(branches), "all")
+
+
+def rankings(model: XMTCPreTrainedModel, output: XMTCOutput) -> dict[str, torch.Tensor]:
+    """The best labels of a batch, final and of each branch where there are several, and the final scores."""
+    named = {FINAL: output.top_k_ids, "scores": output.top_k_scores}
+    if output.branch_top_k_ids is not None:
+        named |= dict(zip(model.branch_names, output.branch_top_k_ids.unbind(dim=1), strict=True))
+    return named
 
 
 def peak_memory_gb() -> float:

@@ -21,7 +21,7 @@ from .gradient_clipping import clip_gradients
 from .model_card import card_name, describe_card, render_model_card
 from .prepare import check_processes
 from .published_files import commit_operations, published_files
-from .report import FINAL, branch_metrics, final_name
+from .report import FINAL, branch_metrics, final_name, rankings
 from .rowwise_adamw import for_sparse_tables
 from .run_folder import CARD_FILE, RESULTS_FILE, write_card, write_results
 from .trainer_card import results_of_trainer
@@ -149,8 +149,7 @@ class XMTCTrainer(Trainer):
             outputs = model(**inputs, top_k=self._ranked_labels(), output_logits=False)
         if prediction_loss_only:
             return outputs.loss, None, None
-        rankings = {FINAL: outputs.top_k_ids, "scores": outputs.top_k_scores, **(outputs.branch_top_k_ids or {})}
-        return outputs.loss, rankings, labels
+        return outputs.loss, rankings(self.model, outputs), labels
 
     def best_labels(self, texts: Any, number: int) -> tuple[np.ndarray, np.ndarray]:
         """

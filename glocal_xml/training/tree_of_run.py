@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml.data import LabelSpace, LabelTree, build_label_tree, label_features_from_texts
 from glocal_xml.data.label_features import label_features_from_embeddings
-from glocal_xml.modeling.input_checks import position_limit
+from glocal_xml.modeling.encoder import position_limit
 
 from .arguments import ModelArguments
 from .prepare import encoder_path

@@ -8,12 +8,17 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.data import XMTCCollator, tokenize
-from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.modeling.text_windows import checked_overlap, readable_text, text_windows
-from glocal_xml.modeling.window_scores import WINDOW_SCORES, best_of_windows, window_features
+from glocal_xml.modeling import XMTCOutput, XMTCPreTrainedModel
+from glocal_xml.modeling.text_windows import (
+    WINDOW_SCORES,
+    best_of_windows,
+    checked_overlap,
+    readable_text,
+    text_windows,
+)
 
 from .arguments import DataArguments
-from .report import FINAL
+from .report import rankings
 
 WINDOW_COUNTS = "window_counts"
 
@@ -91,7 +96,8 @@ def rank_windows(
 ) -> dict[str, torch.Tensor]:
     """The best labels of each text of a batch of windows, final and per branch, and the final scores."""
     fields = {name: values for name, values in inputs.items() if name not in ("labels", WINDOW_COUNTS)}
-    features = window_features(model, fields)
-    best = model.scan_labels(features, top_k=top_k, output_logits=False)
-    best, _ = best_of_windows(model, features, best, inputs[WINDOW_COUNTS].tolist(), score)
-    return {FINAL: best.top_k_ids, "scores": best.top_k_scores, **(best.branch_top_k_ids or {})}
+    best = best_of_windows(model, fields, inputs[WINDOW_COUNTS].tolist(), score, top_k)
+    output = XMTCOutput(top_k_ids=best.ids, top_k_scores=best.scores)
+    if len(model.branch_names) > 1:
+        output.branch_top_k_ids = best.branch_ids
+    return rankings(model, output)

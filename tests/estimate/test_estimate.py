@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -7,37 +8,48 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_encoders import ENCODER_CONFIGS, LAYERED_ENCODERS
-from torch.utils.flop_counter import FlopCounterMode, addmm_flop
+from torch.utils.flop_counter import FlopCounterMode, addmm_flop, baddbmm_flop
 
 from glocal_xml.cli import main as cli
 from glocal_xml.data import build_label_tree, tree_level_sizes
 from glocal_xml.estimate.encoder_trace import LiveBytes, trace_encoder
+from glocal_xml.estimate.head_costs import head_cost
 from glocal_xml.estimate.planned_model import optimizer_bytes, optimizer_of, plan_model
 from glocal_xml.estimate.proposals import Plan, proposals
 from glocal_xml.estimate.step_costs import step_costs
 from glocal_xml.estimate.workload import Workload, number_of_steps
 from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, LightAttentionConfig, MEXMLConfig
+from glocal_xml.modeling.encoder import encode_texts
+from glocal_xml.modeling.label_tree import SparseLabelTable
+from glocal_xml.modeling.linear_head import LabelTable
 from glocal_xml.training import parse_arguments
 from glocal_xml.training.rowwise_adamw import RowwiseAdamW
 
 NUM_LABELS = 96
 CASES = {
-    "glocal_xml": (GlocalXMLConfig, {"mlp_size": 8}),
-    "glocal_xml-bias-pooler": (GlocalXMLConfig, {"label_bias": True, "use_pooler": True, "label_size": 24}),
+    "glocal_xml": (GlocalXMLConfig, {}),
+    "glocal_xml-mlp": (GlocalXMLConfig, {"attention_scoring": "mlp", "mlp_size": 8, "label_bias": False}),
+    "glocal_xml-pooler": (GlocalXMLConfig, {"use_pooler": True, "label_size": 24, "key_size": 8}),
+    "glocal_xml-tied": (GlocalXMLConfig, {"tied_outputs": True, "label_chunk_bytes": 4000}),
     "glocal_xml-global": (GlocalXMLConfig, {"branches": "global"}),
-    "glocal_xml-local": (GlocalXMLConfig, {"branches": "local", "label_bias": True}),
+    "glocal_xml-local": (GlocalXMLConfig, {"branches": "local", "value_size": 20}),
     "glocal_xml-detached": (GlocalXMLConfig, {"branches": "local", "detach_local": True}),
-    "glocal_xml-clusters": (GlocalXMLConfig, {"tree_levels": [8], "training_beam": 4, "label_bias": True}),
+    "glocal_xml-clusters": (GlocalXMLConfig, {"tree_levels": [8], "training_beam": 4}),
     "glocal_xml-tree": (
         GlocalXMLConfig,
         {"tree_levels": [4, 16], "training_beam": 4, "document_layers": 2, "use_pooler": True},
     ),
-    "me_xml": (MEXMLConfig, {"experts": ["A-0", "A-2", "D-3+1"], "label_bias": True, "diversity_weight": 0}),
+    "me_xml": (MEXMLConfig, {"experts": ["A-0", "A-2", "D-3+1"], "diversity_weight": 0}),
+    "me_xml-evidence": (MEXMLConfig, {"attention_scoring": "evidence", "diversity_weight": 0}),
     "me_xml-collaborative": (MEXMLConfig, {"training_loss": "collaborative", "diversity_weight": 0}),
     "me_xml-clusters": (MEXMLConfig, {"tree_levels": [8], "training_beam": 4, "diversity_weight": 0}),
-    "aplc_xlnet": (APLCXLNetConfig, {"cluster_proportions": [0.25, 0.25, 0.5], "label_bias": True}),
-    "light_attention": (LightAttentionConfig, {"mlp_sizes": [12, 8, 6], "label_bias": True}),
+    "aplc_xlnet": (APLCXLNetConfig, {"cluster_proportions": [0.25, 0.25, 0.5]}),
+    "light_attention": (LightAttentionConfig, {"mlp_sizes": [12, 8, 6]}),
     "light_attention-tree": (LightAttentionConfig, {"tree_levels": [4, 16], "training_beam": 4, "mlp_sizes": [12, 8]}),
+    "light_attention-evidence-tree": (
+        LightAttentionConfig,
+        {"tree_levels": [4, 16], "training_beam": 4, "attention_scoring": "evidence"},
+    ),
 }
 STATIC = {"tree_levels": [4, 16], "mlp_sizes": [12, 8], "negatives": "static", "level_epochs": 1}
 TEXTS, TOKENS, POSITIVES = 4, 12, 3
@@ -83,7 +95,8 @@ def test_parameters_are_those_of_the_model(config):
     counts = planned.parameters()
     assert sum(counts.values()) == sum(p.numel() for p in model.parameters())
     assert counts["encoder"] == sum(p.numel() for p in model.encoder.parameters())
-    assert counts["label tables"] == sum(p.numel() for n, p in model.named_parameters() if "label_embeddings" in n)
+    tables = [m for m in model.modules() if isinstance(m, (LabelTable, SparseLabelTable))]
+    assert counts["label tables"] == sum(p.numel() for table in tables for p in table.parameters())
     assert planned.weight_bytes() == sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
 
 
@@ -92,7 +105,7 @@ def test_parameters_are_those_of_the_model(config):
 def test_what_is_refused_still_has_its_parameters(encoder, fields, args):
     config = LightAttentionConfig(encoder=ENCODER_CONFIGS[encoder](), num_labels=NUM_LABELS, **fields)
     planned, model = plan_model(config), built(config)
-    encoders = [model.encoder, *(model.level_encoders or ())]
+    encoders = [model.encoder, *(getattr(model, "level_encoders", None) or ())]
     assert sum(planned.parameters().values()) == sum(p.numel() for p in model.parameters())
     assert planned.parameters()["encoder"] == sum(p.numel() for module in encoders for p in module.parameters())
     if encoder == "word_lstm" or fields:
@@ -113,37 +126,74 @@ def test_optimiser_state_is_that_of_a_step(config, args):
     assert memory.gradients == sum(x.nbytes for x in dense)
 
 
+def product_counter():
+    """Counts also what torch's counter does not know: products in place, and with a single vector."""
+    aten = torch.ops.aten
+    known = {
+        aten.addmm_: lambda total, left, right, **options: addmm_flop(None, left, right),
+        aten.baddbmm_: lambda total, left, right, **options: baddbmm_flop(None, left, right),
+        aten.mv: lambda matrix, vector, **options: 2 * matrix[0] * matrix[1],
+        aten.addmv_: lambda total, matrix, vector, **options: 2 * matrix[0] * matrix[1],
+    }
+    return FlopCounterMode(display=False, custom_mapping=known)
+
+
 def test_products_are_those_that_are_counted(config, args):
     costs = step_costs(plan_model(config), workload(), args, process=0)
     expected = costs.average.flops + sum(cost.flops for cost in costs.heads.values())
-    # What the counter does not know: products in place, and with a single vector.
-    in_place = lambda total, left, right, **options: addmm_flop(None, left, right)  # noqa: E731
-    with_vector = lambda matrix, vector, **options: 2 * matrix[0] * matrix[1]  # noqa: E731
-    added = lambda total, matrix, vector, **options: 2 * matrix[0] * matrix[1]  # noqa: E731
-    aten = torch.ops.aten
-    known = {aten.addmm_: in_place, aten.mv: with_vector, aten.addmv_: added}
-    with FlopCounterMode(display=False, custom_mapping=known) as counter:
+    with product_counter() as counter:
         built(config)(**batch()).loss.backward()
     # Text by text a product with one vector has no products for the gradient of its matrix.
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.05)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("encoder", LAYERED_ENCODERS)
+@pytest.mark.parametrize("chunk_bytes", [4000, None], ids=["one by one", "all texts"])
+def test_padding_costs_nothing_where_texts_are_read_one_by_one(chunk_bytes, args):
+    fields = {"branches": "local", "label_chunk_bytes": chunk_bytes}
+    config = GlocalXMLConfig(encoder=ENCODER_CONFIGS["bert"](), num_labels=NUM_LABELS, **fields)
+    lengths = np.array([TOKENS // 3, TOKENS // 3, TOKENS // 3, TOKENS])
+    mask = torch.arange(TOKENS) < torch.tensor(lengths).unsqueeze(1)
+    # A batch of which one text is long.
+    costs = step_costs(plan_model(config), workload(lengths=lengths), args, process=0)
+    shape = replace(costs.shapes["local"], tokens=TOKENS)
+    with product_counter() as counter:
+        head = built(config).local_head
+        head(torch.randn(TEXTS, TOKENS, 16, requires_grad=True), mask).loss(batch()["labels"]).backward()
+    assert head_cost(head, shape).flops == counter.get_total_flops()
+
+
+def test_an_unknown_head_is_refused():
+    with pytest.raises(ValueError, match="EvidenceHead"):
+        head_cost(torch.nn.Linear(1, 1), None)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "checkpointing"),
+    # XLNet has no gradient checkpointing.
+    [(name, on) for name in LAYERED_ENCODERS for on in (False, True) if not (on and name == "xlnet")],
+)
 def test_memory_of_the_encoder_is_what_lives(encoder, checkpointing):
-    encoder_config = ENCODER_CONFIGS[encoder]()
-    if checkpointing and encoder_config.model_type == "xlnet":
-        pytest.skip("XLNet has no gradient checkpointing")
-    config = GlocalXMLConfig(encoder=encoder_config, num_labels=NUM_LABELS, branches="global")
+    config = GlocalXMLConfig(encoder=ENCODER_CONFIGS[encoder](), num_labels=NUM_LABELS, branches="global")
     planned = trace_encoder(plan_model(config, checkpointing), TEXTS, TOKENS)
     model = built(config)
     if checkpointing:
         model.gradient_checkpointing_enable()
     with LiveBytes(model) as memory, FlopCounterMode(display=False) as counter:
-        (document,) = model.text_features(batch()["input_ids"])["global"]
-        document.sum().backward()
+        encode_texts(model.encoder, model.layers, batch()["input_ids"]).document(3).sum().backward()
     assert planned.flops == counter.get_total_flops()
     assert planned.peak_bytes == pytest.approx(memory.peak, rel=0.3)
+
+
+def test_layers_that_nothing_reads_cost_nothing(args):
+    configs = [
+        GlocalXMLConfig(encoder=ENCODER_CONFIGS["bert"](), num_labels=NUM_LABELS, branches="local", local_layer=layer)
+        for layer in (1, 2)
+    ]
+    one, two = (step_costs(plan_model(config), workload(), args, process=0) for config in configs)
+    assert two.average.flops == 2 * one.average.flops
+    assert two.memory.activations > 1.5 * one.memory.activations
+    layer = sum(p.numel() for p in built(configs[0]).encoder.encoder.layer[0].parameters())
+    assert two.dense_parameters == one.dense_parameters + layer
 
 
 @settings(deadline=None, max_examples=25)
@@ -181,7 +231,8 @@ def test_accumulation_adds_the_gradients_of_tables(args):
     once = step_costs(plan_model(config), workload(), args, process=0).memory
     args.gradient_accumulation_steps = 2
     twice = step_costs(plan_model(config), workload(), args, process=0).memory
-    assert twice.gradients - once.gradients == 4 * 2 * NUM_LABELS * 16
+    # Embeddings of both branches, output rows, and two biases.
+    assert twice.gradients - once.gradients == 4 * NUM_LABELS * (3 * 16 + 2)
 
 
 def test_an_unknown_optimiser_is_refused(args):

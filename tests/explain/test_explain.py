@@ -22,7 +22,8 @@ from glocal_xml.modeling import WordLSTMConfig
 @pytest.fixture
 def model(encoder_folder):
     torch.manual_seed(0)
-    model = GlocalXMLForMultiLabel.from_encoder(encoder_folder, label_names=["x", "y", "z"], mlp_size=4)
+    options = {"attention_scoring": "mlp", "mlp_size": 4}
+    model = GlocalXMLForMultiLabel.from_encoder(encoder_folder, label_names=["x", "y", "z"], **options)
     with torch.no_grad():
         model.local_head.label_embeddings.weight.normal_()
     return model.eval()

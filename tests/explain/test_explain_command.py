@@ -23,8 +23,8 @@ def texts(tmp_path):
 def test_text_on_standard_output(model_folder, capsys):
     assert main(["explain", model_folder, "--text", "apple moon", "--top_k", "2", "--num_words", "1"]) == 0
     title, *lines = capsys.readouterr().out.splitlines()
-    assert title == "apple moon" and len(lines) == 2
-    assert all("read: " in line and "by attention" in line and "\x1b" not in line for line in lines)
+    assert title == "apple moon" and "what it adds to the label's logit" in lines[2]
+    assert all("adds: " in line and "by attention" in line and "\x1b" not in line for line in lines[:2])
 
 
 def test_colours_on_a_terminal_alone(model_folder, capsys, monkeypatch):
@@ -46,7 +46,9 @@ def test_a_file_as_json_and_page(model_folder, texts, tmp_path, capsysbinary):
     assert main([*flags, "--format", "html", "--output", str(tmp_path / "page.html")]) == 0
     assert (tmp_path / "page.html").read_text(encoding="utf-8").count("<article>") == 2
     assert main([*flags, "--output", str(tmp_path / "page.txt")]) == 0
-    assert (tmp_path / "page.txt").read_text(encoding="utf-8").count("read: ") == 2
+    assert (tmp_path / "page.txt").read_text(encoding="utf-8").count("adds: ") == 2
+    # What the numbers are is said once.
+    assert (tmp_path / "page.txt").read_text(encoding="utf-8").count("speaks for the") == 1
 
 
 @pytest.mark.parametrize("file", [[], ["-"]])

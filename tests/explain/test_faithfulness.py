@@ -2,6 +2,7 @@
 
 import importlib.util
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml import GlocalXMLForMultiLabel
 from glocal_xml.data import read_rows
-from glocal_xml.explain import Word
+from glocal_xml.explain import Explanation, LabelExplanation, Word
 from glocal_xml.training import main as train
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +81,27 @@ def test_deleting_and_matching(benchmark):
     assert benchmark.matched([0], [4, 3, 2, 1], kinds) == [3]
     assert benchmark.matched([0, 3], [1, 4, 2], kinds) == [1, 4]
     assert benchmark.matched([2], [0, 1], kinds) == [0]
+
+
+def test_words_rank_by_what_they_add(benchmark):
+    """Against a label is the last place, however much it was read."""
+    text = "one two three four"
+    words = [Word("one", 0, 3), Word("two", 4, 7), Word("three", 8, 13), Word("four", 14, 18)]
+    read = LabelExplanation("x", 0.5, {"local": 0.5}, 1.0, [0.1, 0.6, 0.2, 0.1], [])
+    added = replace(read, word_contributions=[0.5, -2.0, 1.0, 0.0], other_contributions={}, bias=0.0, logit=-0.5)
+    kinds = [(True, 1)] * 4
+
+    def deleted(label, **options):
+        explanation = Explanation(text, words, [label], "local", False)
+        shorter = benchmark.deletions(explanation, kinds, 1, 1, np.random.default_rng(0), **options)
+        return {way: set(text.split()) - set(left.split()) for _, way, left in shorter}
+
+    assert (deleted(added)["top"], deleted(added)["least"]) == ({"three"}, {"two"})
+    assert deleted(added, rank_by="attention")["top"] == deleted(read)["top"] == {"two"}
+    with pytest.raises(ValueError, match="no contributions"):
+        deleted(read, rank_by="contributions")
+    with pytest.raises(ValueError, match="must be one of contributions, attention"):
+        deleted(read, rank_by="order")
 
 
 def test_intervals_go_by_texts(benchmark):

@@ -35,7 +35,8 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="module")
 def explanations(encoder_folder, tokenizer, tmp_path_factory):
-    folder = save_tiny_model(tmp_path_factory.mktemp("model"), encoder_folder, tokenizer)
+    options = {"attention_scoring": "mlp"}  # signed contributions are in test_contributions.py
+    folder = save_tiny_model(tmp_path_factory.mktemp("model"), encoder_folder, tokenizer, **options)
     model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     texts = {"whole": (TEXT, None), "cut": ("apple moon fox night", 4), "empty": ("", None)}
     return {

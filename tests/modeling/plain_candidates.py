@@ -27,22 +27,24 @@ def leads_to(tree, level, node, labels):
     return any(leads_to(tree, level + 1, child, labels) for child in children_of(tree, level, node))
 
 
-def plain_candidates(model, features, labels=None, beam=None):
-    """For each text: (logits, targets) of the nodes that count at each level, candidate labels, logit of their way."""
-    tree, heads = model.label_tree, model.level_heads()
+def plain_candidates(model, scores, labels=None, beam=None):
+    """
+    For each text: (logits, targets) of the nodes that count at each level, candidate labels, probability of their way.
+
+    `scores` is what the model gives for the texts, `model(..., output_scores=True).scores`; read are the scores of all
+    nodes of its levels alone.
+    """
+    tree = model.label_tree
     beam = model.config.training_beam if beam is None else beam
-    scores = [
-        head.logits(features[name], slice(0, size))
-        for (name, head), size in zip(heads.items(), tree.level_sizes, strict=True)
-    ]
+    of_levels = [level.all() for level in scores.levels]
     result = []
-    for text in range(len(scores[0])):
+    for text in range(scores.num_texts):
         nodes, ways = list(range(tree.level_sizes[0])), {}
         terms = []
-        for level in range(len(tree.level_sizes)):
+        for level, logits in enumerate(of_levels):
             true = [labels is not None and leads_to(tree, level, node, labels[text]) for node in nodes]
-            terms.append((scores[level][text, nodes], torch.tensor(true, dtype=scores[level].dtype)))
-            ways = {node: ways.get(node, 1.0) * scores[level][text, node].sigmoid().item() for node in nodes}
+            terms.append((logits[text, nodes], torch.tensor(true, dtype=logits.dtype)))
+            ways = {node: ways.get(node, 1.0) * logits[text, node].sigmoid().item() for node in nodes}
             ranked = sorted(zip(nodes, true, strict=True), key=lambda pair: (not pair[1], -ways[pair[0]]))
             chosen = [node for node, _ in ranked[: max(beam, sum(true))]]
             below = {child: ways[node] for node in chosen for child in children_of(tree, level, node)}
@@ -51,11 +53,12 @@ def plain_candidates(model, features, labels=None, beam=None):
     return result
 
 
-def plain_candidate_loss(model, features, labels, of_labels):
+def plain_candidate_loss(model, scores, labels, of_labels):
     """Loss of the levels and, by `of_labels(text, candidates, targets)`, of the candidates; means over texts."""
     total = 0.0
-    for text, (terms, candidates, _) in enumerate(plain_candidates(model, features, labels)):
-        for level in set(range(len(terms))) & set(model.trained_levels()):
+    trained = model.trained_levels() if hasattr(model, "trained_levels") else range(len(scores.levels))
+    for text, (terms, candidates, _) in enumerate(plain_candidates(model, scores, labels)):
+        for level in set(range(len(terms))) & set(trained):
             logits, target = terms[level]
             total = total + torch.nn.functional.binary_cross_entropy_with_logits(logits, target)
         target = torch.tensor([label in labels[text] for label in candidates], dtype=terms[0][0].dtype)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_adaptive_clusters import plain_clusters, plain_clusters_loss, plain_probabilities
 
-from glocal_xml.modeling.adaptive_clusters import AdaptiveLabelClusters
-from glocal_xml.modeling.adaptive_clusters_loss import tail_loss
+from glocal_xml.modeling.adaptive_clusters import AdaptiveLabelClusters, tail_loss
 from glocal_xml.modeling.cluster_sizes import cluster_sizes, tail_widths
-from glocal_xml.modeling.probabilities import product_logits
+from glocal_xml.modeling.fused_loss import Precisions
+from glocal_xml.modeling.label_scores import product_logits
 
 THIRDS = (0.2, 0.3, 0.5)
 
@@ -27,17 +27,20 @@ def make(hidden_size=8, labels=20, proportions=THIRDS, texts=5, chunk=None, dtyp
     layer.set_label_counts(counts)
     hidden = torch.randn(texts, hidden_size, dtype=dtype, requires_grad=True)
     if chunk is not None:
-        layer.chunk_bytes = chunk * layer.bytes_per_label((hidden,))
+        # What a label takes: six numbers for each text, its row and the gradient of it.
+        layer.chunk_bytes = chunk * 4 * (6 * texts + 2 * hidden_size)
+        assert layer(hidden).run_size <= chunk
     return layer, hidden, counts
 
 
 def some_labels(texts, labels, most=3):
-    """No label, then repeated ids, then what comes; padding anywhere."""
-    ids = torch.randint(0, labels, (texts, most))
+    """No label, then a single one behind padding, then what comes; each id once, padding anywhere."""
+    ids = torch.stack([torch.randperm(labels)[:most] for _ in range(texts)])
     ids[torch.rand(texts, most) < 0.3] = -100
     ids[0] = -100
     if texts > 1:
-        ids[1] = labels - 1
+        ids[1] = -100
+        ids[1, -1] = labels - 1
     return ids
 
 
@@ -66,7 +69,7 @@ def test_loss_and_gradients_equal_the_plain_form(labels, tails, texts, chunk, no
     proportions = [1 / (tails + 1)] * (tails + 1)
     layer, hidden, counts = make(8, labels, proportions, texts, chunk, tail_norm=norm, bias=bias)
     ids = some_labels(texts, labels)
-    loss, expected = layer.loss((hidden,), ids), plain_clusters_loss(layer, hidden, ids, counts)
+    loss, expected = layer(hidden).loss(ids), plain_clusters_loss(layer, hidden, ids, counts)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-8)
     gradients, others = gradients_of(loss, layer, hidden), gradients_of(expected, layer, hidden)
     for name, gradient in gradients.items():
@@ -94,12 +97,13 @@ def test_top_k_equals_the_dense_ranking(labels, tails, chunk, k, coarse, seed):
             for parameter in layer.parameters():
                 parameter.clamp_(-1, 1).round_()
             layer.roots.weight.mul_(60)
-    dense = layer.logits((hidden,), slice(0, labels))
+    dense = layer(hidden).all()
     torch.testing.assert_close(dense.sigmoid(), plain_probabilities(layer, hidden, counts)[0])
-    scores, order = dense.sort(dim=1, descending=True, stable=True)
-    best, ids = layer.top_k((hidden,), k)
-    torch.testing.assert_close(best, scores[:, :k])
-    assert torch.equal(ids, order[:, :k])
+    # Rankings are in single precision, which also hides in which order the double numbers were summed up.
+    scores, order = dense.float().sort(dim=1, descending=True, stable=True)
+    best = layer(hidden).top_k(k)
+    torch.testing.assert_close(best.logits, scores[:, :k])
+    assert torch.equal(best.ids, order[:, :k])
 
 
 def test_biases_start_at_the_log_odds():
@@ -111,7 +115,7 @@ def test_biases_start_at_the_log_odds():
     with torch.no_grad():
         for tail in layer.tails:
             tail.label_embeddings.weight.zero_()
-    torch.testing.assert_close(layer.logits((nothing,), slice(0, 20)).sigmoid()[0], probabilities)
+    torch.testing.assert_close(layer(nothing).all().sigmoid()[0], probabilities)
     alone = AdaptiveLabelClusters(8, 2, bias=True)
     alone.set_label_counts([5, 1])
     alone.start_label_bias(torch.tensor([-1.0, -2.0]))
@@ -122,15 +126,25 @@ def test_biases_start_at_the_log_odds():
 def test_logits_of_runs_and_of_chosen_labels(bias):
     layer, hidden, counts = make(bias=bias)
     expected = plain_probabilities(layer, hidden, counts)[0]
-    for run in (slice(0, 20), slice(3, 4), slice(7, 15)):
-        torch.testing.assert_close(layer.logits((hidden,), run).sigmoid(), expected[:, run])
+    scores = layer(hidden)
+    torch.testing.assert_close(scores.all().sigmoid(), expected)
+    for start, stop in ((0, 20), (3, 4), (7, 15)):
+        torch.testing.assert_close(scores.run(start, stop).sigmoid(), expected[:, start:stop])
     chosen = torch.randint(0, 20, (5, 6))
-    torch.testing.assert_close(layer.logits((hidden,), chosen).sigmoid(), expected.gather(1, chosen))
-    # Differentiable, for losses other than its own.
-    gradients = gradients_of(layer.logits((hidden,), slice(0, 20)).sigmoid().sum(), layer, hidden)
-    others = gradients_of(expected.sum(), layer, hidden)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, others[name], msg=lambda m, n=name: f"{n}: {m}")
+    torch.testing.assert_close(scores.chosen(chosen).sigmoid(), expected.gather(1, chosen))
+    torch.testing.assert_close(scores.chosen(chosen[0]).sigmoid(), expected[:, chosen[0]])
+    # Differentiable, for losses other than its own, in whichever way they are asked for.
+    everything = torch.arange(20)
+    for ask in (
+        lambda scores: scores.all(),
+        lambda scores: scores.run(0, 20),
+        lambda scores: scores.chosen(everything),
+        lambda scores: scores.chosen(everything.expand(5, -1)),
+    ):
+        gradients = gradients_of(ask(layer(hidden)).sigmoid().sum(), layer, hidden)
+        others = gradients_of(plain_probabilities(layer, hidden, counts)[0].sum(), layer, hidden)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, others[name], msg=lambda m, n=name: f"{n}: {m}")
 
 
 def watch_tails(layer):
@@ -146,7 +160,7 @@ def test_training_computes_only_what_a_text_needs():
     head, _, last = plain_clusters(counts, layer.sizes)
     calls = watch_tails(layer)
     labels = torch.tensor([[head[0], -100], [last[0], last[1]], [-100, -100], [last[2], head[1]], [head[0], head[1]]])
-    layer.loss((hidden,), labels).backward()
+    layer(hidden).loss(labels).backward()
     assert calls == [(1, 2)]
     assert all(parameter.grad is None for parameter in layer.tails[0].parameters())
     # Texts without a tail of their own push its root down all the same.
@@ -162,12 +176,13 @@ def test_prediction_skips_tails_that_cannot_reach_the_ranking():
         layer.roots.weight.fill_(-3.0)
         layer.roots.weight[1, [1, 3]] = 4.0
     calls = watch_tails(layer)
-    _, ids = layer.top_k((hidden,), 3)
+    ids = layer(hidden).top_k(3).ids
     assert calls == [(1, 2)]
-    assert torch.equal(ids, layer.logits((hidden,), slice(0, 20)).sort(dim=1, descending=True, stable=True)[1][:, :3])
+    dense = layer(hidden).all().float()
+    assert torch.equal(ids, dense.sort(dim=1, descending=True, stable=True)[1][:, :3])
     calls.clear()
     # More labels than the head has: no tail can be left out.
-    layer.top_k((hidden,), 11)
+    layer(hidden).top_k(11)
     assert calls[0] == (0, 5)
 
 
@@ -234,6 +249,7 @@ def test_loss_stays_finite_for_extreme_logits(dtype, positive):
     roots, tails = (grid.flatten() for grid in torch.meshgrid(torch.tensor(GRID), torch.tensor(GRID), indexing="ij"))
     roots, tails = roots.to(dtype)[:, None], tails.to(dtype)[:, None]
     loss, (by_tails, by_weight, _, by_roots) = tail_loss(
+        Precisions(dtype, dtype, dtype),
         (True, True, False, True),
         tails,
         torch.ones(1, 1, dtype=dtype),
@@ -263,11 +279,11 @@ def test_loss_stays_finite_for_extreme_logits(dtype, positive):
 def test_autocast(dtype):
     layer, hidden, counts = make(dtype=torch.float32)
     labels = some_labels(5, 20)
-    expected = gradients_of(layer.loss((hidden,), labels), layer, hidden)
+    expected = gradients_of(layer(hidden).loss(labels), layer, hidden)
     with torch.autocast("cpu", dtype=dtype):
-        loss = layer.loss((hidden,), labels)
-        logits = layer.logits((hidden,), slice(0, 20))
-        assert layer.top_k((hidden,), 3)[0].dtype == torch.float32
+        scores = layer(hidden)
+        loss, logits = scores.loss(labels), scores.all()
+        assert scores.top_k(3).logits.dtype == torch.float32
     assert loss.dtype == torch.float32 and logits.dtype == torch.float32
     torch.testing.assert_close(logits.sigmoid(), plain_probabilities(layer, hidden, counts)[0], rtol=0, atol=0.05)
     for name, gradient in gradients_of(loss, layer, hidden).items():
@@ -279,24 +295,19 @@ def test_autocast(dtype):
             if "embeddings" in name or "roots" in name:
                 parameter.mul_(1e3)
     with torch.autocast("cpu", dtype=dtype):
-        loss = layer.loss((hidden,), labels)
+        loss = layer(hidden).loss(labels)
     assert loss.isfinite()
     assert all(gradient.isfinite().all() for gradient in gradients_of(loss, layer, hidden).values())
 
 
 def test_use_before_the_counts_are_known_is_refused():
     layer, hidden = AdaptiveLabelClusters(8, 20), torch.randn(2, 8)
-    for use in (
-        lambda: layer.loss((hidden,), torch.tensor([[1], [2]])),
-        lambda: layer.logits((hidden,), slice(0, 20)),
-        lambda: layer.top_k((hidden,), 3),
-    ):
-        with pytest.raises(ValueError, match="set_label_counts"):
-            use()
+    with pytest.raises(ValueError, match="set_label_counts"):
+        layer(hidden)
     counted = AdaptiveLabelClusters(8, 20)
     counted.set_label_counts(range(20))
     layer.load_state_dict(counted.state_dict())
-    assert torch.equal(layer.top_k((hidden,), 3)[1], counted.top_k((hidden,), 3)[1])
+    assert torch.equal(layer(hidden).top_k(3).ids, counted(hidden).top_k(3).ids)
     layer.set_label_counts(torch.arange(20) * 2)
     with pytest.raises(ValueError, match="build a new layer"):
         layer.set_label_counts(torch.arange(20).flip(0))
@@ -328,10 +339,6 @@ def test_bad_sizes_are_refused(fields, message):
 
 def test_bad_calls_are_refused():
     layer, hidden, _ = make()
-    with pytest.raises(ValueError, match="`k` must be at least 1"):
-        layer.top_k((hidden,), 0)
-    with pytest.raises(ValueError, match="has 20 labels"):
-        layer.loss((hidden,), torch.full((5, 1), 20))
-    for features in (hidden, (hidden[:0],), (hidden[0],)):
-        with pytest.raises(ValueError, match="tuple of one tensor"):
-            layer.loss(features, torch.zeros(5, 1, dtype=torch.long))
+    for wrong in (hidden[:0], hidden[0], hidden[None]):
+        with pytest.raises(ValueError, match=r"of shape \(texts, hidden size\)"):
+            layer(wrong)

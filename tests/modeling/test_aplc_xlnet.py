@@ -23,6 +23,11 @@ def make(counted=True, **fields):
     return model
 
 
+def vectors(model, *inputs):
+    """What the clusters read of each text."""
+    return model(*inputs, output_scores=True).scores.branches["clusters"].hidden
+
+
 def test_defaults_are_the_papers():
     config = APLCXLNetConfig(num_labels=3956)
     assert config.encoder.model_type == "xlnet"
@@ -38,7 +43,7 @@ def test_summary_of_the_last_attended_token(side):
     padding = torch.tensor([[5, 5]])
     parts = [padding, text] if side == "left" else [text, padding]
     mask = torch.cat([torch.full_like(part, int(part is text)) for part in parts], dim=1)
-    (found,) = model.text_features(torch.cat(parts, dim=1), mask)["clusters"]
+    found = vectors(model, torch.cat(parts, dim=1), mask)
     last = model.encoder(text, use_mems=False).last_hidden_state[:, -1]
     torch.testing.assert_close(found, torch.tanh(model.summary(last)))
 
@@ -49,11 +54,9 @@ def test_learning_rates_go_by_three_modules():
 
 def test_dropout_stands_between_summary_and_clusters():
     model = make(summary_dropout=0.5).train()
-    (found,) = model.text_features(torch.tensor([[9, 8, 7]]))["clusters"]
-    assert (found == 0).any()
+    assert (vectors(model, torch.tensor([[9, 8, 7]])) == 0).any()
     model.eval()
-    (found,) = model.text_features(torch.tensor([[9, 8, 7]]))["clusters"]
-    assert (found != 0).all()
+    assert (vectors(model, torch.tensor([[9, 8, 7]])) != 0).all()
 
 
 def test_prediction_and_evaluation_skip_tails():
@@ -61,8 +64,8 @@ def test_prediction_and_evaluation_skip_tails():
     inputs = {"input_ids": torch.tensor([[9, 8, 7], [6, 7, 8]]), "labels": torch.tensor([[19, 18], [19, -100]])}
     with torch.no_grad():
         # No text can have a label of the tail: its root is far below whatever the head says.
-        features = model.text_features(inputs["input_ids"])["clusters"][0]
-        model.head.roots.weight.copy_((torch.linalg.pinv(features) @ torch.full((2, 1), -100.0)).T)
+        hidden = vectors(model, inputs["input_ids"])
+        model.head.roots.weight.copy_((torch.linalg.pinv(hidden) @ torch.full((2, 1), -100.0)).T)
         expected = model(**inputs, output_logits=True)
         calls = []
         model.head.tails[0].register_forward_hook(lambda *call: calls.append(call))

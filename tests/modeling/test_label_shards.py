@@ -1,7 +1,6 @@
 """Label tables split over two processes give what whole ones give: outputs, gradients, training, files."""
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -9,18 +8,34 @@ from tiny_encoders import ENCODER_CONFIGS
 from transformers import AutoModel, BertConfig
 from transformers.distributed import DistributedConfig
 
-from glocal_xml.modeling import APLCXLNet, APLCXLNetConfig, GlocalXMLConfig, GlocalXMLForMultiLabel, MEXMLConfig
-from glocal_xml.modeling.label_ranking import RunningTopK
-from glocal_xml.modeling.label_shards import LabelShard, label_shard
+from glocal_xml.modeling import (
+    APLCXLNet,
+    APLCXLNetConfig,
+    GlocalXMLConfig,
+    GlocalXMLForMultiLabel,
+    LightAttentionConfig,
+    MEXMLConfig,
+)
+from glocal_xml.modeling.label_scores import TopLabels
 from glocal_xml.training.gradient_clipping import clip_gradients
 from glocal_xml.training.split_labels import load_split_state, save_split_state
 
 # Twelve for the first process and eleven for the second.
 NUM_LABELS = 23
 # Small chunks, so that each process goes over several.
-SMALL = {"num_labels": NUM_LABELS, "mlp_size": 8, "label_bias": True, "label_chunk_bytes": 1500}
+SMALL = {"num_labels": NUM_LABELS, "mlp_size": 8, "label_bias": True, "label_chunk_bytes": 700}
 CASES = {
     "glocal_xml": GlocalXMLConfig(encoder=ENCODER_CONFIGS["bert"](), use_pooler=True, **SMALL),
+    "glocal_xml-mlp": GlocalXMLConfig(
+        encoder=ENCODER_CONFIGS["bert"](), attention_scoring="mlp", temperature=0.5, **SMALL
+    ),
+    "glocal_xml-tied": GlocalXMLConfig(
+        encoder=ENCODER_CONFIGS["bert"](), branches="local", key_size=8, value_size=8, tied_outputs=True, **SMALL
+    ),
+    # The eleven labels of the second process in one chunk, the twelve of the first in two, were it up to each.
+    "glocal_xml-unequal-chunks": GlocalXMLConfig(
+        encoder=ENCODER_CONFIGS["bert"](), branches="global", **(SMALL | {"label_chunk_bytes": 2112})
+    ),
     "glocal_xml-shortlist": GlocalXMLConfig(
         encoder=ENCODER_CONFIGS["bert"](), shortlist=15, **(SMALL | {"label_bias": False})
     ),
@@ -34,6 +49,9 @@ CASES = {
     ),
     "me_xml-collaborative": MEXMLConfig(
         encoder=ENCODER_CONFIGS["bert"](), training_loss="collaborative", diversity_weight=0, **SMALL
+    ),
+    "light_attention": LightAttentionConfig(
+        encoder=ENCODER_CONFIGS["word_lstm"](), mlp_sizes=[8, 6], **{k: v for k, v in SMALL.items() if k != "mlp_size"}
     ),
 }
 
@@ -68,22 +86,33 @@ def behaviour(model):
     output = model(**inputs, labels=labels)
     seen |= {"loss": output.loss, **{f"{name} loss": term for name, term in output.loss_terms.items()}}
     seen |= gradients(output.loss, model, "loss")
-    # With all logits: the loss comes out of the scan, and the logits have gradients of their own.
+    # With all logits, which have gradients of their own.
     output = model(**inputs, labels=labels, output_logits=True)
-    seen |= {"scan loss": output.loss, "logits": output.logits}
-    seen |= gradients(output.loss + output.logits.tanh().sum(), model, "scan")
+    seen |= {"loss with logits": output.loss, "logits": output.logits}
+    seen |= gradients(output.loss + output.logits.tanh().sum(), model, "logits")
     # A run across the border between the two processes, one of the second alone, and chosen labels.
     chosen = torch.tensor([[0, 22, 11, 12], [12, 12, 3, 4], [15, 2, 2, 20], [1, 2, 3, 4]])
-    for name, asked in {"run": slice(9, 17), "second run": slice(14, 20), "chosen": chosen}.items():
-        branches = model.branch_logits(model.text_features(**inputs), asked)
-        seen |= {f"{name} {branch}": logits for branch, logits in branches.items()}
-        seen |= gradients(sum(logits.tanh().sum() for logits in branches.values()), model, name)
+    for name, ask in {
+        "run": lambda scores: scores.run(9, 17),
+        "second run": lambda scores: scores.run(14, 20),
+        "all": lambda scores: scores.all(),
+        "chosen alike": lambda scores: scores.chosen(chosen[0]),
+        "chosen": lambda scores: scores.chosen(chosen),
+    }.items():
+        branches = model(**inputs, output_scores=True).scores.branches
+        logits = {branch: ask(scores) for branch, scores in branches.items()}
+        seen |= {f"{name} {branch}": values for branch, values in logits.items()}
+        seen |= gradients(sum(values.tanh().sum() for values in logits.values()), model, name)
     for top_k in (1, 5, 14):
         best = model.predict_top_k(**inputs, top_k=top_k)
         seen |= {f"top {top_k}": best.top_k_ids, f"top {top_k} scores": best.top_k_scores}
-        seen |= {f"top {top_k} {name}": ids for name, ids in best.branch_top_k_ids.items()}
+        if best.branch_top_k_ids is not None:
+            seen[f"top {top_k} of branches"] = best.branch_top_k_ids
     seen |= {f"score {name}": scores for name, scores in model.score_labels(chosen, **inputs).items()}
-    seen["attention"] = model.label_word_attention(chosen, **inputs)
+    if model.branch_names != ["global"]:
+        seen["attention"] = model.label_word_attention(chosen, **inputs)
+    if model.branch_names != ["global"] and model.config.attention_scoring == "evidence":
+        seen["contributions"] = model.word_contributions(chosen, **inputs)
     if model.config.label_bias:
         model.start_label_bias(torch.linspace(-4, 1, NUM_LABELS, dtype=torch.float64))
     model.train()
@@ -95,6 +124,19 @@ def behaviour(model):
         optimizer.step()
     seen |= {f"trained {key}": whole(value) for key, value in model.state_dict().items()}
     return {name: value.detach().clone() for name, value in seen.items()}
+
+
+def thawed_behaviour(model):
+    """A model that first predicts with all its parameters frozen, and learns later."""
+    inputs, labels = texts()
+    model.requires_grad_(False)
+    seen = {"frozen top": model.predict_top_k(**inputs).top_k_ids}
+    # The tables alone, and then everything.
+    for head in model.branch_heads().values():
+        head.label_embeddings.requires_grad_(True)
+    seen |= gradients(model(**inputs, labels=labels).loss, model, "tables")
+    model.requires_grad_(True)
+    return seen | gradients(model(**inputs, labels=labels).loss, model, "thawed")
 
 
 def check_state(model, folder):
@@ -133,23 +175,27 @@ def split_models(rank, folder):
     for name in CASES:
         model = AutoModel.from_pretrained(f"{folder}/{name}", distributed_config=split)
         assert model.label_shard.size == (12, 11)[rank] and model.label_shard.first == (0, 12)[rank]
+        if model.config.label_chunk_bytes == SMALL["label_chunk_bytes"]:
+            branches = model(**texts()[0], output_scores=True).scores.branches
+            assert all(scores.own.run_size < 11 for scores in branches.values()), "several chunks on each process"
         seen[name] = behaviour(model)
         model.save_pretrained(f"{folder}/{name}-trained")
         # Split anew, from what was saved gathered.
         model = AutoModel.from_pretrained(f"{folder}/{name}-trained", distributed_config=split)
         seen[f"{name}-trained"] = {key: whole(value).clone() for key, value in model.state_dict().items()}
     check_state(model, f"{folder}/state")
+    model = AutoModel.from_pretrained(f"{folder}/glocal_xml-mlp", distributed_config=split)
+    seen["thawed"] = thawed_behaviour(model)
     # Few different scores: mostly ties, within processes and between them.
     shard, random = model.label_shard, torch.Generator().manual_seed(0)
     for top_k in (1, 4, 12, 23):
-        scores = torch.randint(-2, 3, (50, NUM_LABELS), generator=random).double()
+        scores = torch.randint(-2, 3, (50, NUM_LABELS), generator=random).float()
         scores[scores == -2] = -torch.inf
-        ranking = RunningTopK(top_k)
-        ranking.update(scores[:, shard.first : shard.first + shard.size], shard.first)
-        shard.merge(ranking)
-        expected = RunningTopK(top_k)
+        own, expected = TopLabels(top_k), TopLabels(top_k)
+        own.update(scores[:, shard.first : shard.first + shard.size], shard.first)
         expected.update(scores, 0)
-        assert torch.equal(ranking.ids, expected.ids) and torch.equal(ranking.scores, expected.scores)
+        for found, other in zip(shard.merged(own).result(), expected.result(), strict=True):
+            assert torch.equal(found, other)
     for family, message in {"aplc": "APLCXLNet cannot be split", "tiny": "nothing for the last of 2"}.items():
         with pytest.raises(ValueError, match=message):
             AutoModel.from_pretrained(f"{folder}/{family}", distributed_config=split)
@@ -184,8 +230,15 @@ def test_split_models_equal_whole_ones(name, two_processes):
     for process in seen:
         torch.testing.assert_close(process[name], expected, rtol=1e-8, atol=1e-10)
     # What the processes share must not drift apart, not by a bit.
-    shared = [key for key in expected if "label_embeddings" not in key and "label_bias" not in key]
+    shared = [key for key in expected if "label_embeddings" not in key and "label_outputs" not in key]
     assert all(torch.equal(seen[0][name][key], seen[1][name][key]) for key in shared)
+
+
+def test_split_models_may_be_frozen_for_a_while(two_processes):
+    folder, seen = two_processes
+    expected = thawed_behaviour(AutoModel.from_pretrained(folder / "glocal_xml-mlp"))
+    for process in seen:
+        torch.testing.assert_close(process["thawed"], expected, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -198,24 +251,34 @@ def test_a_split_model_is_saved_whole(name, two_processes):
             assert torch.equal(process[f"{name}-trained"][key], value)
 
 
-def test_without_processes_nothing_is_passed_on():
-    shard = label_shard(torch.zeros(5, 2), 5)
-    assert shard == LabelShard(num_labels=5, first=0, size=5) and shard.group is None
-    values = (torch.zeros(3, requires_grad=True), None)
-    assert shard.shared(values) is values and shard.sum(values[0]) is values[0]
-    assert shard.shifted(test_without_processes_nothing_is_passed_on) is test_without_processes_nothing_is_passed_on
+@pytest.mark.parametrize("split", [None, DistributedConfig(tp_size=1)], ids=["no split", "one part"])
+def test_without_processes_nothing_is_passed_on(split):
+    """A whole model has neither a part of the labels nor anything between its heads and their scores."""
+    model = GlocalXMLForMultiLabel(CASES["glocal_xml"])
+    assert GlocalXMLForMultiLabel.maybe_distribute_model(model, split, None) is model
+    assert not hasattr(model, "label_shard") and "start_label_bias" not in vars(model)
+    for head in model.branch_heads().values():
+        assert not head._forward_hooks and not head._forward_pre_hooks
 
 
 def test_families_that_cannot_be_split_say_so():
+    split = DistributedConfig(tp_size=2, tp_plan="auto")
     config = APLCXLNetConfig(encoder=ENCODER_CONFIGS["bert"](), num_labels=NUM_LABELS)
     with pytest.raises(ValueError, match=r"APLCXLNet cannot be split .* Load the model without `distributed_config`"):
-        APLCXLNet.maybe_distribute_model(APLCXLNet(config), DistributedConfig(tp_size=2, tp_plan="auto"), None)
+        APLCXLNet.maybe_distribute_model(APLCXLNet(config), split, None)
     # One sparse table is enough.
     model = GlocalXMLForMultiLabel(CASES["glocal_xml"])
     model.local_head.label_embeddings = torch.nn.Embedding(NUM_LABELS, 16, sparse=True)
     with pytest.raises(ValueError, match="GlocalXMLForMultiLabel cannot be split .* sparse gradients"):
-        model.maybe_distribute_model(model, DistributedConfig(tp_size=2, tp_plan="auto"), None)
+        model.maybe_distribute_model(model, split, None)
+    config = GlocalXMLConfig(encoder=ENCODER_CONFIGS["bert"](), tree_levels=[4], **SMALL)
+    with pytest.raises(ValueError, match="GlocalXMLWithLabelTree cannot be split .* sparse gradients"):
+        GlocalXMLForMultiLabel.maybe_distribute_model(GlocalXMLForMultiLabel(config), split, None)
 
 
-def test_a_new_file_travels_with_the_weights(two_processes):
-    assert (Path(two_processes[0]) / "glocal_xml" / "label_shards.py").is_file()
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("trained", ["", "-trained"], ids=["whole", "split"])
+def test_the_code_of_splitting_does_not_travel_with_the_weights(name, trained, two_processes):
+    """Whoever loads a checkpoint without the package loads it whole."""
+    files = {path.name for path in (two_processes[0] / f"{name}{trained}").iterdir()}
+    assert "label_scores.py" in files and "label_shards.py" not in files

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from plain_label_attention import plain_loss
+from plain_label_attention import plain_evidence_logits, plain_loss
 from tiny_encoders import ENCODER_CONFIGS
 from torch import nn
 from transformers import AutoConfig, AutoModel
@@ -75,27 +75,40 @@ def test_word_encoder_equals_the_plain_form(layers):
     assert found["initial_cell"].abs().min() > 0
 
 
-def test_model_equals_the_paper():
-    """Eq. 2 and the fully connected layers, over the plain encoder."""
+def read_by_layers(head, states):
+    """Eq. 2 and the fully connected layers, for all labels of one text."""
+    weights = torch.softmax(states @ head.label_embeddings.weight.T, dim=0)  # (tokens, labels)
+    read = weights.T @ states  # (labels, hidden)
+    for layer in (head.mlp_hidden, *head.mlp_further):
+        read = torch.relu(read @ layer.weight.T + layer.bias)
+    return (read @ head.mlp_output.weight.T + head.mlp_output.bias)[:, 0] + head.label_embeddings.bias
+
+
+def read_as_evidence(head, states):
+    return plain_evidence_logits(head, states[None], torch.ones(1, len(states)))[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "read"),
+    [
+        ({"mlp_sizes": [5, 4, 3]}, read_by_layers),
+        ({"attention_scoring": "evidence"}, read_as_evidence),
+        ({"attention_scoring": "evidence", "key_size": 4, "value_size": 4, "tied_outputs": True}, read_as_evidence),
+    ],
+    ids=["mlp", "evidence", "tied"],
+)
+def test_model_equals_the_paper(fields, read):
+    """What labels make of the words, over the plain encoder; evidence in the place of the layers beyond the paper."""
     encoder = make_encoder()
-    config = LightAttentionConfig(
-        encoder=encoder.config.to_dict(), num_labels=11, mlp_sizes=[5, 4, 3], label_bias=True
-    )
+    config = LightAttentionConfig(encoder=encoder.config.to_dict(), num_labels=11, label_bias=True, **fields)
     model = LightAttentionForMultiLabel(config, encoder=encoder).double()
     with torch.no_grad():
         for parameter in model.head.parameters():
             parameter.normal_(std=0.7)
     labels = torch.tensor([[3, 7], [10, -100], [-100, -100]])
     loss = model(IDS, MASK, labels=labels).loss
-    rows = []
-    for ids, mask in zip(IDS, MASK, strict=True):
-        states = plain_encoder(encoder, ids[mask == 1])
-        weights = torch.softmax(states @ model.head.label_embeddings.weight.T, dim=0)  # (tokens, labels)
-        read = weights.T @ states  # (labels, hidden)
-        for layer in (model.head.mlp_hidden, *model.head.mlp_further):
-            read = torch.relu(read @ layer.weight.T + layer.bias)
-        rows.append((read @ model.head.mlp_output.weight.T + model.head.mlp_output.bias)[:, 0] + model.head.label_bias)
-    logits = torch.stack(rows)
+    texts = zip(IDS, MASK, strict=True)
+    logits = torch.stack([read(model.head, plain_encoder(encoder, ids[mask == 1])) for ids, mask in texts])
     expected = plain_loss(logits, labels)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
     found, wanted = gradients(loss, model), gradients(expected, model)
@@ -132,9 +145,10 @@ def test_word_encoder_saves_and_loads_on_its_own(tmp_path):
     assert all(torch.equal(value, encoder.state_dict()[name]) for name, value in loaded.state_dict().items())
     model = LightAttentionForMultiLabel.from_encoder(tmp_path, num_labels=4, mlp_sizes=[6])
     torch.testing.assert_close(model.encoder.embeddings.weight, encoder.embeddings.weight)
-    # Or from the encoder itself.
+    # Or from a copy of the encoder itself.
     same = LightAttentionForMultiLabel.from_encoder(encoder, num_labels=4)
-    assert same.encoder is encoder and same.config.hidden_size == 6
+    assert same.encoder is not encoder and same.config.hidden_size == 6
+    assert all(torch.equal(value, encoder.state_dict()[name]) for name, value in same.encoder.state_dict().items())
     assert same.config.encoder.to_dict()["lstm_size"] == 3
 
 
@@ -174,7 +188,17 @@ def test_attention_heads_start_wide_with_and_without_a_bias(label_bias):
     """Heads have no parameters of their own, and Transformers by itself passes over such modules."""
     encoder, fields = ENCODER_CONFIGS["bert"](), {"num_labels": 30, "label_bias": label_bias}
     attention = LightAttentionForMultiLabel(LightAttentionConfig(encoder=encoder, **fields)).head
-    local = GlocalXMLForMultiLabel(GlocalXMLConfig(encoder=encoder, **fields)).local_head
-    for linear in (local.key, local.value, local.mlp_hidden, attention.mlp_hidden, *attention.mlp_further):
+    local, evidence = (
+        GlocalXMLForMultiLabel(GlocalXMLConfig(encoder=encoder, attention_scoring=scoring, **fields)).local_head
+        for scoring in ("mlp", "evidence")
+    )
+    projections = [local.key, local.value, local.mlp_hidden, evidence.key, evidence.value]
+    for linear in (*projections, attention.mlp_hidden, *attention.mlp_further):
         wide = (2 / sum(linear.weight.shape)) ** 0.5
         assert linear.weight.std().item() == pytest.approx(wide, rel=0.2)
+    # Label tables are those of a linear classifier, and biases start at zero.
+    for head in (attention, local, evidence):
+        assert head.label_embeddings.weight.std().item() == pytest.approx(0.02, rel=0.2)
+        bias = head.label_embeddings.bias
+        assert bias is None if not label_bias else (bias == 0).all()
+    assert evidence.label_outputs.weight.std().item() == pytest.approx(0.02, rel=0.2)

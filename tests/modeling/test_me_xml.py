@@ -10,7 +10,7 @@ from transformers import AutoModel
 
 from glocal_xml.modeling import MEXMLConfig, MEXMLForMultiLabel
 from glocal_xml.modeling.configuration_me_xml import parse_expert
-from glocal_xml.modeling.diversity_loss import bernoulli_kl, diversity_loss
+from glocal_xml.modeling.modeling_me_xml import bernoulli_kl, diversity_loss
 
 COUNTS = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144]
 LABELS = torch.tensor([[0, 4, 10], [2, -100, -100], [-100, -100, -100]])
@@ -19,8 +19,8 @@ INPUT_IDS = torch.tensor([[7, 8, 9, 10, 11, 12, 13], [13, 12, 11, 10, 9, 8, 7], 
 
 def make(encoder="bert", counts=COUNTS, **fields):
     torch.manual_seed(0)
-    config = MEXMLConfig(encoder=ENCODER_CONFIGS[encoder](), num_labels=11, top_k=4, **{"mlp_size": 8, **fields})
-    model = MEXMLForMultiLabel(config).eval()
+    fields = {"num_labels": 11, "top_k": 4, "mlp_size": 8, "label_bias": False, **fields}
+    model = MEXMLForMultiLabel(MEXMLConfig(encoder=ENCODER_CONFIGS[encoder](), **fields)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.startswith("experts."):
@@ -101,7 +101,7 @@ def formula(first, second, counts):
 def test_diversity_and_its_gradient_equal_the_formula(rows):
     values = torch.tensor(rows, dtype=torch.float64)
     first, second = (values[:, i].clone().requires_grad_() for i in (0, 1))
-    ours = diversity_loss([first, second], values[:, 2], 1)
+    ours = diversity_loss([first[None], second[None]], values[None, :, 2], torch.ones(1, len(rows), dtype=torch.bool))
     own = torch.autograd.grad(ours, (first, second))
     expected = formula(first, second, values[:, 2])
     torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-12)
@@ -118,7 +118,7 @@ def test_diversity_is_a_mean_over_texts_and_pairs():
         for row in range(2):
             chosen = is_label[row]
             expected += formula(logits[first][row, chosen], logits[second][row, chosen], counts[row, chosen]) / 6
-    ours = diversity_loss([expert[is_label] for expert in logits], counts[is_label], 2)
+    ours = diversity_loss(logits, counts, is_label)
     torch.testing.assert_close(ours, torch.as_tensor(expected))
 
 
@@ -128,19 +128,25 @@ def test_divergence_is_finite_where_probabilities_are_zero_and_one():
     first, second = (grid.clone().requires_grad_() for grid in torch.meshgrid(ends, ends, indexing="ij"))
     divergence = bernoulli_kl(first, second)
     assert divergence.isfinite().all() and (divergence > -1e-6).all()
-    loss = diversity_loss([first, second], torch.ones(5, 5), 5)
+    loss = diversity_loss([first, second], torch.ones(5, 5), torch.ones(5, 5, dtype=torch.bool))
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (first, second)))
 
 
-def test_collaborative_loss_and_gradients_equal_the_formula():
+@pytest.mark.parametrize("scoring", ["mlp", "evidence"])
+@pytest.mark.parametrize("label_bias", [False, True])
+@pytest.mark.parametrize("chunk_bytes", [1, 900, None])
+def test_collaborative_loss_and_gradients_equal_the_formula(scoring, label_bias, chunk_bytes):
     """Eq. 5, by autograd over all labels at once."""
-    model = make(training_loss="collaborative", diversity_weight=0, label_chunk_bytes=1).double().train()
+    fields = {"attention_scoring": scoring, "label_bias": label_bias, "label_chunk_bytes": chunk_bytes}
+    model = make(training_loss="collaborative", diversity_weight=0, **fields).double().train()
     loss = model(INPUT_IDS, labels=LABELS).loss
     ours = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    logits = model.branch_logits(model.text_features(INPUT_IDS), slice(0, 11))
+    branches = model(INPUT_IDS, output_scores=True).scores.branches
+    assert (max(scores.run_size for scores in branches.values()) < 11) == (chunk_bytes is not None)
+    logits = [scores.all() for scores in branches.values()]
     target = torch.zeros(3, 11, dtype=torch.float64)
     target[0, [0, 4, 10]] = target[1, 2] = 1
-    plain = torch.nn.functional.binary_cross_entropy_with_logits(sum(logits.values()) / 2, target)
+    plain = torch.nn.functional.binary_cross_entropy_with_logits(sum(logits) / 2, target)
     torch.testing.assert_close(loss, plain)
     for gradient, twin in zip(
         ours, torch.autograd.grad(plain, list(model.parameters()), allow_unused=True), strict=True

@@ -1,0 +1,313 @@
+"""A matrix of scores that is never whole: logits of every label for every text, computed when they are asked for."""
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.utils import ModelOutput
+
+from .fused_loss import LossPair, binary_cross_entropy_pair
+
+
+class LabelScores:
+    """
+    Logits of every label for every text, of shape (texts, labels). Calling a head gives such a matrix.
+
+    A subclass sets the three attributes and defines `run` and `chosen`; one that can be trained on all labels defines
+    `loss`.
+
+    Attributes:
+        num_texts: Number of texts.
+        num_labels: Number of labels.
+        run_size: How many labels to ask for at a time, by the memory that they take.
+    """
+
+    num_texts: int
+    num_labels: int
+    run_size: int
+
+    def run(self, start: int, stop: int) -> torch.Tensor:
+        """Logits of the labels from `start` to before `stop`, of shape (texts, labels of the run)."""
+        raise NotImplementedError
+
+    def chosen(self, label_ids: torch.Tensor) -> torch.Tensor:
+        """Logits of the same labels for every text, given as (chosen,), or of labels per text, (texts, chosen)."""
+        raise NotImplementedError
+
+    def loss(self, labels: torch.Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> torch.Tensor:
+        """
+        Binary cross-entropy, the mean over texts and labels, from ids padded with -100; or another loss as a pair.
+
+        Gradients are made in the forward pass ([`fused_loss`]): one backward pass per forward pass.
+        """
+        raise NotImplementedError
+
+    def all(self) -> torch.Tensor:
+        """Logits of all labels, of shape (texts, labels)."""
+        return torch.cat([self.run(start, stop) for start, stop in self.runs()], dim=1)
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Start and stop of runs that fit into memory and together cover all labels."""
+        for start in range(0, self.num_labels, self.run_size):
+            yield start, min(start + self.run_size, self.num_labels)
+
+    def top_k(self, k: int) -> "Ranking":
+        """The `k` best labels of each text, best first, the lower id first on a tie."""
+        best = TopLabels(k)
+        for start, stop in self.runs():
+            best.update(self.run(start, stop), start)
+        return Ranking(*best.result())
+
+    def mean_with(self, branches: "dict[str, LabelScores]") -> "MeanProbability":
+        """The mean of the probabilities of these branches, of which this is the first."""
+        return MeanProbability(branches)
+
+
+@dataclass
+class Ranking:
+    """The best labels of each text: logits and ids, (texts, k), and the ids of each branch, (texts, branches, k)."""
+
+    logits: torch.Tensor
+    ids: torch.Tensor
+    branch_ids: torch.Tensor | None = None
+
+
+class MeanProbability(LabelScores):
+    """Scores whose probability is the mean of the probabilities of several branches (eq. 7 of GlocalXML)."""
+
+    def __init__(self, branches: dict[str, LabelScores]):
+        self.branches = branches
+        first = next(iter(branches.values()))
+        self.num_texts, self.num_labels = first.num_texts, first.num_labels
+        self.run_size = min(scores.run_size for scores in branches.values())
+
+    def run(self, start: int, stop: int) -> torch.Tensor:
+        return mean_probability_logits([scores.run(start, stop) for scores in self.branches.values()])
+
+    def chosen(self, label_ids: torch.Tensor) -> torch.Tensor:
+        return mean_probability_logits([scores.chosen(label_ids) for scores in self.branches.values()])
+
+    def top_k(self, k: int) -> Ranking:
+        """The best labels, also of each branch where there are several; in one pass over the labels."""
+        if len(self.branches) == 1:
+            return next(iter(self.branches.values())).top_k(k)
+        return self._pass_over_labels(k, None)
+
+    def top_k_and_all(self, k: int) -> tuple[Ranking, torch.Tensor]:
+        """[`top_k`], and the logits of all labels, of shape (texts, labels)."""
+        if len(self.branches) == 1:
+            logits, best = self.all(), TopLabels(k)
+            best.update(logits, 0)
+            return Ranking(*best.result()), logits
+        kept: list[torch.Tensor] = []
+        ranking = self._pass_over_labels(k, kept)
+        return ranking, torch.cat(kept, dim=1)
+
+    def _pass_over_labels(self, k: int, kept: list[torch.Tensor] | None) -> Ranking:
+        best = TopLabels(k)
+        for start, stop in self.runs():
+            rows = self.run_with_branches(start, stop)
+            best.update(torch.cat(rows), start)
+            if kept is not None:
+                kept.append(rows[0])
+        return self.split_ranking(*best.result())
+
+    def run_with_branches(self, start: int, stop: int) -> list[torch.Tensor]:
+        """Logits of a run of labels, and then those of each branch where there are several."""
+        return with_mean([scores.run(start, stop) for scores in self.branches.values()])
+
+    def all(self) -> torch.Tensor:
+        return mean_probability_logits([scores.all() for scores in self.branches.values()])
+
+    def top_k_of(self, label_ids: torch.Tensor, k: int) -> tuple[Ranking, torch.Tensor]:
+        """
+        The best of chosen labels, and the logits of all of them, those of the branches: (branches, texts, chosen).
+
+        Args:
+            label_ids: The same labels for every text, (chosen,), or labels per text, (texts, chosen).
+            k: How many labels to return.
+        """
+        logits = [scores.chosen(label_ids) for scores in self.branches.values()]  # (texts, chosen) each
+        rows = with_mean(logits)
+        best = TopLabels(k)
+        best.update(torch.cat(rows), label_ids if label_ids.dim() == 1 else label_ids.repeat(len(rows), 1))
+        return self.split_ranking(*best.result()), torch.stack(logits)
+
+    def split_ranking(self, logits: torch.Tensor, ids: torch.Tensor) -> Ranking:
+        """From the rows of the final scores and then of each branch to one ranking."""
+        final, *others = ids.split(self.num_texts)
+        return Ranking(logits[: self.num_texts], final, torch.stack(others, dim=1) if others else None)
+
+
+def mean_probability(branches: dict[str, LabelScores]) -> MeanProbability:
+    """The final scores of a model: those whose probability is the mean of the probabilities of its branches."""
+    return next(iter(branches.values())).mean_with(branches)
+
+
+def with_mean(logits: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The mean probability of several branches as logits, and then theirs; a single one as it is."""
+    # Rankings of branches are further rows of one: it costs by the number of its steps, not of its rows.
+    return logits if len(logits) == 1 else [mean_probability_logits(logits), *logits]
+
+
+class TopLabels:
+    """
+    Keeps the `k` best labels of each text while runs of scores pass by; of equal scores the lower id ranks first.
+
+    Score and label are packed into one whole number, so that the best of these are exact in their ties, and nothing
+    has to be read back from the device to know it.
+    """
+
+    def __init__(self, k: int, keys: torch.Tensor | None = None):
+        self.k = k
+        self.keys = keys  # (texts, at most k)
+
+    @torch.no_grad()
+    def update(self, logits: torch.Tensor, labels: int | torch.Tensor) -> None:
+        """
+        Takes scores of shape (texts, labels).
+
+        Args:
+            logits: The scores.
+            labels: The first of a run of labels, or the label of each column, (labels,) or (texts, labels).
+        """
+        if isinstance(labels, int):
+            labels = torch.arange(labels, labels + logits.shape[1], device=logits.device)
+        # 0.0 turns the zero with a minus sign into the other, which equals it.
+        bits = (logits.float() + 0.0).view(torch.int32)
+        # Negative floats are ordered the other way round.
+        ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
+        keys = (ordered << 32).sub_(labels)
+        keys = keys.topk(min(self.k, keys.shape[1]), dim=1).values
+        if self.keys is not None:
+            keys = torch.cat([self.keys, keys], dim=1)
+            keys = keys.topk(min(self.k, keys.shape[1]), dim=1).values
+        self.keys = keys
+
+    def pad(self) -> None:
+        """Fills up to `k` places with such as are lower than any score."""
+        # Minus infinity, and an id beyond all others.
+        lowest = (-0x7F800001 << 32) - 0xFFFFFFFF
+        missing = self.keys.new_full((len(self.keys), self.k - self.keys.shape[1]), lowest)
+        self.keys = torch.cat([self.keys, missing], dim=1)
+
+    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and ids of the best labels, (texts, k), best first."""
+        negative = -self.keys
+        ordered = (-(negative >> 32)).int()
+        return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(torch.float32), negative & 0xFFFFFFFF
+
+
+def masked_softmax(scores: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+    """Softmax over the tokens, the last dimension; padding, where there is some, gets exactly 0."""
+    if padding is not None:
+        scores = scores.masked_fill(padding, torch.finfo(scores.dtype).min)
+    return scores.softmax(dim=-1)
+
+
+def pieces(label_ids: torch.Tensor, size: int) -> Sequence[torch.Tensor]:
+    """
+    Labels per text, (texts, chosen), in pieces of at most `size` columns, so that what is gathered for them is small;
+    in one piece where a gradient needs all of it anyway.
+    """
+    return [label_ids] if torch.is_grad_enabled() else label_ids.split(max(1, size), dim=1)
+
+
+def check_label_ids(
+    label_ids: Sequence[int] | torch.Tensor, num_labels: int, input_ids: torch.Tensor, name: str = "label_ids"
+) -> torch.Tensor:
+    """Checks chosen labels, the same for every text or, but for candidates, per text; returns their ids."""
+    ids = torch.as_tensor(label_ids)
+    shapes = "(chosen,) or (texts, chosen)" if name == "label_ids" else "(chosen,)"
+    per_text = name == "label_ids" and ids.dim() == 2 and len(ids) == len(input_ids)
+    if ids.dtype not in (torch.int64, torch.int32) or not (ids.dim() == 1 or per_text) or ids.numel() == 0:
+        raise ValueError(
+            f"`{name}` must be integers of the shape {shapes} with at least one, got {ids.dtype} of shape "
+            f"{tuple(ids.shape)} for {len(input_ids)} texts."
+        )
+    if not (ids.min() >= 0 and ids.max() < num_labels):
+        raise ValueError(f"`{name}` must lie in 0 to {num_labels - 1}, got {ids.min().item()} to {ids.max().item()}.")
+    return ids.long().to(input_ids.device)
+
+
+def check_label_counts(label_counts: Sequence[int] | torch.Tensor, num_labels: int) -> torch.Tensor:
+    """Checks how many training texts each label has; returns the counts as a tensor."""
+    counts = torch.as_tensor(label_counts)
+    if counts.is_floating_point() or counts.shape != (num_labels,):
+        raise ValueError(
+            f"`label_counts` must hold one whole number for each of the {num_labels} labels, got {counts.dtype} of "
+            f"shape {tuple(counts.shape)}; `LabelSpace.counts` has them."
+        )
+    if counts.min() < 0 or counts.max() == 0:
+        raise ValueError(
+            f"`label_counts` must not be negative nor all zero, got {counts.min().item()} to {counts.max().item()}; "
+            "give the number of training texts of each label."
+        )
+    return counts
+
+
+def with_bias(logits: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Logits and the biases of their labels, where these have some."""
+    return logits if bias is None else logits + bias
+
+
+def mean_probability_logits(logits: list[torch.Tensor]) -> torch.Tensor:
+    """The logits whose sigmoid is the mean of the sigmoids of several; nothing saturates and no digit is lost."""
+    if len(logits) == 1:
+        return logits[0]
+    log_sigmoid = nn.functional.logsigmoid
+    log_yes = reduce(torch.logaddexp, map(log_sigmoid, logits))
+    return log_yes - reduce(torch.logaddexp, map(log_sigmoid, map(operator.neg, logits)))
+
+
+def product_logits(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """
+    The logits whose sigmoid is sigmoid(first) * sigmoid(second): eq. 2 of APLC-XLNet, in log space.
+
+    With u = exp(-first) and v = exp(-second) the odds against the product are u + v + uv. Nothing saturates before the
+    product itself does, and no product is above its factors.
+    """
+    return -torch.logaddexp(-first, nn.functional.softplus(-first) - second)
+
+
+@dataclass
+class XMTCOutput(ModelOutput):
+    """
+    What a model for extreme multi-label text classification returns.
+
+    Args:
+        loss (`torch.Tensor`, *optional*): Training loss, when labels are given.
+        logits (`torch.Tensor` of shape `(texts, labels)`, *optional*): Their sigmoid is the final probability. With
+            `candidate_ids`, of shape `(texts, candidates)`.
+        top_k_ids (`torch.Tensor` of shape `(texts, top_k)`, *optional*): Best labels, best first, lower id on a tie.
+        top_k_scores (`torch.Tensor` of shape `(texts, top_k)`, *optional*): Final probabilities of these labels.
+        branch_top_k_ids (`torch.Tensor` of shape `(texts, branches, top_k)`, *optional*): Best labels of each branch
+            on its own, in the order of `model.branch_names`, where there are several.
+        branch_logits (`torch.Tensor` of shape `(texts, branches, candidates)`, *optional*): With `candidate_ids`, the
+            logits of each branch.
+        loss_terms (`dict[str, torch.Tensor]`, *optional*): What `loss` is the sum of, for the log; no gradient.
+        scores ([`LabelScores`], *optional*): The scores themselves, on request (`output_scores`).
+    """
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    top_k_ids: torch.Tensor | None = None
+    top_k_scores: torch.Tensor | None = None
+    branch_top_k_ids: torch.Tensor | None = None
+    branch_logits: torch.Tensor | None = None
+    loss_terms: dict[str, torch.Tensor] | None = None
+    scores: Any = None
+
+    def __getitem__(self, key: Any) -> Any:
+        # Transformers' own text-classification pipeline asks in this way.
+        if key == "logits" and self.logits is None:
+            raise ValueError(
+                "The model gives no logits of all labels here: there are more labels than `config.max_logits_labels`, "
+                'or the model is in training mode. Use `pipeline("extreme-multi-label-classification")`, pass '
+                "`output_logits=True`, or raise `config.max_logits_labels`."
+            )
+        return super().__getitem__(key)

@@ -1,0 +1,343 @@
+"""From scores of clusters to the labels worth scoring: a tree over the labels, and the search down through it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from .encoder import PADDING_LABEL
+from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, product_logits, with_mean
+
+
+class SparseLabelTable(nn.Embedding):
+    """
+    Embeddings of labels whose gradient holds the rows of candidates alone; a step then costs what these cost.
+
+    The bias is a table of its own, since it starts elsewhere.
+    """
+
+    def __init__(self, size: int, num_labels: int, bias: bool = False):
+        super().__init__(num_labels, size, sparse=True)
+        self.bias_table = nn.Embedding(num_labels, 1, sparse=True) if bias else None
+
+    def rows(self, label_ids: slice | torch.Tensor | None = None) -> torch.Tensor:
+        """Embeddings of labels, of shape (labels, size), or that of the ids and one dimension more; all by default."""
+        if isinstance(label_ids, torch.Tensor):
+            return self(label_ids)
+        return self.weight if label_ids is None else self.weight[label_ids]
+
+    def biases(self, label_ids: slice | torch.Tensor | None = None) -> torch.Tensor | None:
+        """Biases of labels, of shape (labels,) or that of the ids."""
+        if self.bias_table is None:
+            return None
+        if isinstance(label_ids, torch.Tensor):
+            # The gradient of a sum is the same memory for all of its terms, and that of a lookup keeps it as it is:
+            # data parallelism, which divides gradients in place as soon as they are there, would divide those of all
+            # terms. A product has a gradient of its own.
+            return self.bias_table(label_ids).squeeze(-1) * 1.0
+        biases = self.bias_table.weight.squeeze(-1)
+        return biases if label_ids is None else biases[label_ids]
+
+    @torch.no_grad()
+    def start_biases(self, log_odds: torch.Tensor) -> None:
+        """Starts the bias of every label at its log-odds, of shape (labels,)."""
+        self.bias_table.weight.copy_(log_odds.unsqueeze(-1))
+
+
+@dataclass
+class Candidates:
+    """
+    Nodes of one level of the tree, or labels, chosen for each text. Padding repeats the first of a text, so that no
+    other row of a label table is touched.
+    """
+
+    ids: torch.Tensor  # (texts, chosen)
+    mask: torch.Tensor  # (texts, chosen), false for padding; the first of a text is never padding
+    paths: torch.Tensor  # (texts, chosen), logit of the way down to the parent of each; no gradient
+
+    def are_among(self, wanted: torch.Tensor) -> torch.Tensor:
+        """Whether each is one of its text's `wanted`, of shape (texts, wanted) padded with -100; (texts, chosen)."""
+        found = torch.zeros_like(self.mask)
+        for column in wanted.unbind(dim=1):
+            found |= self.ids == column.unsqueeze(1)
+        return found & self.mask
+
+    def cross_entropy(self, logits: torch.Tensor, is_true: torch.Tensor) -> torch.Tensor:
+        """Binary cross-entropy of the mean over the candidates of a text, then over texts."""
+        losses = (nn.functional.softplus(logits) - logits * is_true).masked_fill(~self.mask, 0)
+        return (losses.sum(dim=1) / self.mask.sum(dim=1)).mean()
+
+
+class CandidateTree(nn.Module):
+    """
+    A tree whose leaves are clusters of labels, as `glocal_xml.data.build_label_tree` makes it. Saved with the weights.
+
+    Args:
+        num_labels: Number of labels.
+        level_sizes: Number of nodes of each level from the top, the root left out; those of the last are the clusters.
+    """
+
+    def __init__(self, num_labels: int, level_sizes: Sequence[int]):
+        super().__init__()
+        self.num_labels = num_labels
+        self.level_sizes = list(level_sizes)
+        # Nodes are numbered so that the children of one are a run: where the runs start, and where the last ends.
+        for level, size in enumerate(self.level_sizes):
+            self.register_buffer(f"child_starts_{level}", torch.zeros(size + 1, dtype=torch.long))
+        # Labels in the order of the clusters, and the cluster of each label.
+        self.register_buffer("label_order", torch.zeros(num_labels, dtype=torch.long))
+        self.register_buffer("label_clusters", torch.zeros(num_labels, dtype=torch.long))
+        self._family_sizes: list[tuple[int, int]] | None = None
+
+    def child_starts(self, level: int) -> torch.Tensor:
+        return getattr(self, f"child_starts_{level}")  # (nodes of the level + 1,)
+
+    def check(self) -> None:
+        """Refuses a tree that is not there yet."""
+        # Kept once it is known, since asking a device takes time.
+        if self._family_sizes is not None:
+            return
+        if self.child_starts(len(self.level_sizes) - 1)[-1].item() != self.num_labels:
+            raise ValueError(
+                "This model has no label tree yet: call `model.set_label_tree(tree.child_starts, tree.label_order)` "
+                "with a tree of `glocal_xml.data.build_label_tree`."
+            )
+        numbers = [self.child_starts(level).diff() for level in range(len(self.level_sizes))]
+        self._family_sizes = [(number.min().item(), number.max().item()) for number in numbers]
+
+    @property
+    def family_sizes(self) -> list[tuple[int, int]]:
+        """Fewest and most children of the nodes of each level."""
+        self.check()
+        return self._family_sizes
+
+    @torch.no_grad()
+    def set_tree(self, child_starts: Sequence[torch.Tensor], label_order: torch.Tensor) -> None:
+        """Takes over a tree; one of another shape than the model was built for is an error."""
+        child_starts = [torch.as_tensor(starts).long() for starts in child_starts]
+        label_order = torch.as_tensor(label_order).long()
+        sizes = [len(starts) - 1 for starts in child_starts]
+        if sizes != self.level_sizes or label_order.shape != (self.num_labels,):
+            raise ValueError(
+                f"The tree has levels of {sizes} nodes over {len(label_order)} labels, the model was built for "
+                f"{self.level_sizes} over {self.num_labels}: build it with `tree_levels={sizes}`."
+            )
+        for starts, children in zip(child_starts, [*sizes[1:], self.num_labels], strict=True):
+            if starts[0] != 0 or starts[-1] != children or (starts.diff() < 1).any():
+                raise ValueError(
+                    "The children of a level must be shared out in runs of at least one, from 0 to "
+                    f"{children}; `build_label_tree` makes such a tree."
+                )
+        if not torch.equal(label_order.sort().values, torch.arange(self.num_labels)):
+            raise ValueError("`label_order` must hold every label once; `build_label_tree` makes such a tree.")
+        for level, starts in enumerate(child_starts):
+            self.child_starts(level).copy_(starts)
+        self.label_order.copy_(label_order)
+        clusters = torch.arange(sizes[-1]).repeat_interleave(child_starts[-1].diff())
+        self.label_clusters[label_order] = clusters.to(self.label_clusters.device)
+        self._family_sizes = None
+
+    def ancestors(self, label_ids: torch.Tensor) -> list[torch.Tensor]:
+        """The node of each level, from the top, that labels lie under; each of the shape of `label_ids`."""
+        nodes = [self.label_clusters[label_ids]]
+        for level in range(len(self.level_sizes) - 2, -1, -1):
+            nodes.append(torch.searchsorted(self.child_starts(level), nodes[-1], right=True) - 1)
+        return nodes[::-1]
+
+    def true_nodes(self, labels: torch.Tensor) -> list[torch.Tensor]:
+        """The nodes of each level that lead to `labels`, each once, (texts, positives) padded with -100."""
+        padding = labels < 0
+        result = []
+        for nodes in self.ancestors(labels.clamp(min=0)):
+            nodes = nodes.masked_fill(padding, PADDING_LABEL).sort(dim=1).values
+            repeated = nodes[:, 1:] == nodes[:, :-1]
+            result.append(torch.cat([nodes[:, :1], nodes[:, 1:].masked_fill(repeated, PADDING_LABEL)], dim=1))
+        return result
+
+    def below(self, level: int, nodes: Candidates) -> Candidates:
+        """The nodes of the next level below chosen ones, or the labels of chosen clusters."""
+        starts, (_, widest) = self.child_starts(level), self.family_sizes[level]
+        offsets = torch.arange(widest, device=starts.device)
+        first = starts[nodes.ids].unsqueeze(-1)  # (texts, chosen, 1)
+        numbers = (starts[nodes.ids + 1] - starts[nodes.ids]).unsqueeze(-1)
+        mask = ((offsets < numbers) & nodes.mask.unsqueeze(-1)).flatten(1)  # (texts, children)
+        ids = torch.where(mask, (first + offsets).flatten(1), first[:, :1, 0])
+        if level == len(self.level_sizes) - 1:
+            ids = self.label_order[ids]
+        return Candidates(ids, mask, nodes.paths.repeat_interleave(widest, dim=1))
+
+    def all_paths(self, levels: list[LabelScores]) -> torch.Tensor:
+        """Logits of the ways down to all clusters, (texts, clusters)."""
+        paths = levels[0].all()
+        for level, scores in enumerate(levels[1:]):
+            parents = torch.arange(self.level_sizes[level], device=paths.device)
+            parents = parents.repeat_interleave(self.child_starts(level).diff(), output_size=scores.num_labels)
+            paths = product_logits(paths[:, parents], scores.all())
+        return paths
+
+    @torch.no_grad()
+    def bias_log_odds(self, log_odds: torch.Tensor) -> list[torch.Tensor]:
+        """
+        Log-odds of the nodes of each level from the top, given their parents, and last of the labels, so that their
+        product is the probability of each label, as if labels occurred independently of each other.
+        """
+        odds = torch.as_tensor(log_odds, device=self.label_order.device).double()
+        log_any, log_none = nn.functional.logsigmoid(odds), nn.functional.logsigmoid(-odds)  # (labels,)
+        parents, result = self.label_clusters, []
+        for level in range(len(self.level_sizes) - 1, -1, -1):
+            log_none = log_none.new_zeros(self.level_sizes[level]).index_add_(0, parents, log_none)
+            any_below = torch.log(-torch.expm1(log_none))
+            result.append(_log_odds(log_any - any_below[parents]))
+            log_any = any_below
+            if level > 0:
+                sizes = self.child_starts(level - 1).diff()
+                parents = torch.arange(len(sizes), device=odds.device).repeat_interleave(sizes)
+        return [_log_odds(log_any), *result[::-1]]
+
+
+def _log_odds(log_probability: torch.Tensor) -> torch.Tensor:
+    """Log-odds of probabilities, just below one where they are one: those of the only child of a node."""
+    log_probability = log_probability.clamp(max=-1e-6)
+    return log_probability - torch.log(-torch.expm1(log_probability))
+
+
+def search(
+    tree: CandidateTree,
+    levels: dict[str, LabelScores],
+    beam: int,
+    labels: torch.Tensor | None = None,
+    trained: range | None = None,
+) -> tuple[dict[str, torch.Tensor], Candidates]:
+    """
+    From the top of the tree to candidate labels: at each level the children of the best nodes of the one above.
+
+    Args:
+        tree: The tree.
+        levels: Scores of the nodes of each level from the top.
+        beam: How many nodes of each level to expand.
+        labels: The labels of the texts, in training: the nodes that lead to them are expanded in any case, so that all
+            labels of a text are among its candidates.
+        trained: The levels that have a loss, the labels being one more level; all by default. The search ends before
+            the first level that is not trained yet.
+
+    Returns:
+        A loss for each level that is trained, where there are labels, and the candidates below the last level.
+    """
+    tree.check()
+    terms, nodes, wanted = {}, None, [None] * len(levels)
+    trained = range(len(levels) + 1) if trained is None else trained
+    if labels is not None:
+        wanted = tree.true_nodes(labels)
+    for level, (name, scores) in enumerate(levels.items()):
+        if level == trained.stop:
+            return terms, nodes
+        has_loss = labels is not None and level in trained
+        if level == 0:
+            # Every node of the first level is scored: the loss makes its gradients in label chunks, and what is
+            # expanded needs none.
+            if has_loss:
+                terms[name] = scores.loss(wanted[0])
+            with torch.no_grad():
+                logits = scores.all()
+            ids = torch.arange(logits.shape[1], device=logits.device).expand_as(logits)
+            below = Candidates(ids, torch.ones_like(ids, dtype=torch.bool), logits)
+            paths = logits
+        else:
+            below = tree.below(level - 1, nodes)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and has_loss):
+                logits = scores.chosen(below.ids)  # (texts, chosen)
+            paths = product_logits(below.paths, logits.detach())
+        is_true = None if labels is None else below.are_among(wanted[level])
+        if has_loss and level > 0:
+            terms[name] = below.cross_entropy(logits, is_true)
+        most = beam if labels is None else max(beam, labels.shape[1])
+        nodes = best_nodes(below, paths, beam, most, is_true)
+    return terms, tree.below(len(levels) - 1, nodes)
+
+
+def best_nodes(
+    nodes: Candidates, paths: torch.Tensor, number: int, most: int, forced: torch.Tensor | None = None
+) -> Candidates:
+    """
+    The best nodes of each text; those that are forced come first and are never left out.
+
+    Args:
+        nodes: Nodes of one level.
+        paths: Logits of the ways down to them, of shape (texts, nodes).
+        number: How many to take for each text; more only where more are forced.
+        most: How many columns the result has, at least as many as are forced for any text.
+        forced: Which to take in any case, (texts, nodes).
+    """
+    limits = nodes.mask.sum(dim=1).clamp(max=number)  # (texts,)
+    ranked = paths.masked_fill(~nodes.mask, -torch.inf)
+    if forced is not None:
+        limits = limits.maximum(forced.sum(dim=1))
+        ranked = ranked.masked_fill(forced, torch.inf)
+    columns = ranked.topk(min(most, ranked.shape[1]), dim=1).indices  # (texts, chosen)
+    mask = torch.arange(columns.shape[1], device=columns.device) < limits.unsqueeze(1)
+    columns = torch.where(mask, columns, columns[:, :1])
+    return Candidates(nodes.ids.gather(1, columns), mask, paths.gather(1, columns))
+
+
+class TreeScores(MeanProbability):
+    """
+    Scores of labels below a tree: the probability of a label is the product of those of the nodes above it, each given
+    its parent, and of its own, which is the mean of the branches'.
+    """
+
+    def __init__(
+        self, tree: CandidateTree, levels: dict[str, LabelScores], branches: dict[str, LabelScores], beam: int
+    ):
+        tree.check()
+        self.tree, self.levels, self.own, self.beam = tree, list(levels.values()), branches, beam
+        self.level_names = list(levels)
+        super().__init__({name: _BelowTree(scores, self) for name, scores in branches.items()})
+
+    @cached_property
+    def all_paths(self) -> torch.Tensor:
+        """Logits of the ways down to all clusters, (texts, clusters)."""
+        return self.tree.all_paths(self.levels)
+
+    def paths(self, label_ids: torch.Tensor) -> torch.Tensor:
+        """Logits of the ways down to labels, (texts, chosen); for labels per text the nodes on them alone."""
+        if label_ids.dim() == 1:
+            return self.all_paths[:, self.tree.label_clusters[label_ids]]
+        paths = None
+        for nodes, scores in zip(self.tree.ancestors(label_ids), self.levels, strict=True):
+            logits = scores.chosen(nodes)
+            paths = logits if paths is None else product_logits(paths, logits)
+        return paths
+
+    @torch.no_grad()
+    def top_k(self, k: int) -> Ranking:
+        """The best labels among those of the clusters that a beam through the tree ends at."""
+        fewest, _ = self.tree.family_sizes[-1]
+        levels = dict(zip(self.level_names, self.levels, strict=True))
+        _, candidates = search(self.tree, levels, max(self.beam, -(-k // fewest)))
+        logits = [product_logits(candidates.paths, scores.chosen(candidates.ids)) for scores in self.own.values()]
+        rows, best = with_mean(logits), TopLabels(k)
+        rows = torch.cat([row.masked_fill(~candidates.mask, -torch.inf) for row in rows])
+        best.update(rows, candidates.ids.repeat(len(rows) // len(candidates.ids), 1))
+        return self.split_ranking(*best.result())
+
+
+class _BelowTree(LabelScores):
+    """The scores of one branch times those of the way down to each label."""
+
+    def __init__(self, scores: LabelScores, below: TreeScores):
+        self.scores, self.below = scores, below
+        self.num_texts, self.num_labels, self.run_size = scores.num_texts, scores.num_labels, scores.run_size
+
+    def __getattr__(self, name: str) -> Any:
+        # What words a label reads does not depend on the tree.
+        return getattr(self.scores, name)
+
+    def run(self, start: int, stop: int) -> torch.Tensor:
+        labels = torch.arange(start, stop, device=self.below.tree.label_clusters.device)
+        return product_logits(self.below.paths(labels), self.scores.run(start, stop))
+
+    def chosen(self, label_ids: torch.Tensor) -> torch.Tensor:
+        return product_logits(self.below.paths(label_ids), self.scores.chosen(label_ids))

@@ -1,0 +1,180 @@
+"""Tables with one embedding per label, and the head that compares them with one vector per text."""
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from .fused_loss import (
+    LossPair,
+    Precisions,
+    add_product,
+    at_least_float,
+    binary_cross_entropy_pair,
+    chunk_size,
+    fused_loss,
+)
+from .label_scores import LabelScores, pieces, with_bias
+
+
+class LabelTable(nn.Linear):
+    """
+    One embedding per label, with or without a bias each; heads read rows of it.
+
+    A linear layer, since tensor parallelism splits those over processes: each then holds a run of the labels.
+    """
+
+    def __init__(self, size: int, num_labels: int, bias: bool = False):
+        super().__init__(size, num_labels, bias=bias)
+
+    def rows(self, label_ids: slice | torch.Tensor | None = None) -> torch.Tensor:
+        """Embeddings of labels, of shape (labels, size), or that of the ids and one dimension more; all by default."""
+        weight = own_part(self.weight)
+        return weight if label_ids is None else weight[label_ids]
+
+    def biases(self, label_ids: slice | torch.Tensor | None = None) -> torch.Tensor | None:
+        """Biases of labels, of shape (labels,) or that of the ids."""
+        bias = own_part(self.bias)
+        return bias if bias is None or label_ids is None else bias[label_ids]
+
+    @torch.no_grad()
+    def start_biases(self, log_odds: torch.Tensor) -> None:
+        """Starts the bias of every label at its log-odds, of shape (labels,)."""
+        self.biases().copy_(log_odds)
+
+
+class Projection(nn.Linear):
+    """A linear layer that starts with Xavier weights: with 0.02 throughout, attention stays flat for an epoch."""
+
+
+class IdentityStart(nn.Linear):
+    """A linear layer that starts as the identity: it passes on what the encoder knows from the first step."""
+
+
+def own_part(parameter: torch.Tensor | None) -> torch.Tensor | None:
+    """A parameter, or the part of it that this process holds where labels are split over processes."""
+    if parameter is None or not hasattr(parameter, "to_local"):
+        return parameter
+    if parameter.device_mesh.mesh_dim_names != ("tp",):
+        raise ValueError(
+            "A label table is split by something other than `tp_size`; heads over labels need a plain table: leave "
+            "them out of sharding of its own."
+        )
+    return parameter.to_local()
+
+
+def read_table(head: nn.Module, name: str = "label_embeddings") -> tuple[nn.Module, torch.Tensor, torch.Tensor | None]:
+    """A label table of a head, its rows and biases; refuses what adapters or quantisation put in its place."""
+    table = getattr(head, name)
+    if not hasattr(table, "rows") or not table.weight.is_floating_point():
+        raise ValueError(
+            f"`{name}` is {type(table).__name__}; heads over labels need a plain label table of floating-point "
+            "numbers: leave this module out of adapters, quantisation and sharding of its own."
+        )
+    return table, table.rows(), table.biases()
+
+
+class LinearHead(nn.Module):
+    """
+    Scores a label by the dot product of its embedding with the document embedding (GlocalXML eq. 2).
+
+    Args:
+        hidden_size: Size of the document embedding.
+        num_labels: Number of labels.
+        chunk_bytes: Memory that one chunk of labels may take; by device when left out.
+        bias: Whether each label has a bias; the paper has none.
+        table: The class of the label table.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_labels: int,
+        chunk_bytes: int | None = None,
+        bias: bool = False,
+        table: type[nn.Module] = LabelTable,
+    ):
+        super().__init__()
+        self.chunk_bytes = chunk_bytes
+        self.label_embeddings = table(hidden_size, num_labels, bias)
+
+    def forward(self, document_embedding: torch.Tensor) -> "LinearScores":
+        """The scores of all labels, from document embeddings of shape (texts, hidden)."""
+        return LinearScores(document_embedding, *read_table(self), self.chunk_bytes)
+
+
+class LinearScores(LabelScores):
+    """Dot products of document embeddings, of shape (texts, hidden), with the embeddings of labels."""
+
+    def __init__(
+        self,
+        document_embedding: torch.Tensor,
+        table: nn.Module,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        chunk_bytes: int | None,
+    ):
+        self.document_embedding, self.table = document_embedding, table
+        self.weight, self.bias = weight, bias  # (labels, hidden), (labels,)
+        self.num_texts, self.num_labels = len(document_embedding), len(weight)
+        # Logits, softplus, sigmoid and a copy; the label's embedding and its gradient, which should stay in the cache.
+        per_label = 4 * (4 * self.num_texts + 2 * document_embedding.shape[1])
+        self.run_size = chunk_size(self.num_labels, per_label, chunk_bytes, document_embedding.device)
+
+    def run(self, start: int, stop: int) -> torch.Tensor:
+        logits = at_least_float(nn.functional.linear(self.document_embedding, self.weight[start:stop]))
+        return with_bias(logits, self.table.biases(slice(start, stop)))
+
+    def chosen(self, label_ids: torch.Tensor) -> torch.Tensor:
+        document_embedding, bias = self.document_embedding, self.table.biases(label_ids)
+        if label_ids.dim() == 1:
+            logits = document_embedding @ self.table.rows(label_ids).to(document_embedding.dtype).T
+            return with_bias(at_least_float(logits), bias)
+        # In pieces: rows are gathered for each text.
+        logits = []
+        for ids in pieces(label_ids, self.run_size // self.num_texts):
+            embeddings = self.table.rows(ids).to(document_embedding.dtype)  # (texts, chosen, hidden)
+            logits.append((embeddings @ document_embedding.unsqueeze(-1)).squeeze(-1))
+        return with_bias(at_least_float(torch.cat(logits, dim=1)), bias)
+
+    def loss(self, labels: torch.Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> torch.Tensor:
+        compute = partial(linear_loss, labels=labels, chunk_size=self.run_size, loss_pair=loss_pair)
+        inputs = (self.document_embedding, self.weight, self.bias)
+        return fused_loss(compute, inputs, 1 / (self.num_texts * self.num_labels))
+
+
+def linear_loss(
+    precisions: Precisions,
+    needed: tuple[bool, ...],
+    document_embedding: torch.Tensor,
+    label_embeddings: torch.Tensor,
+    label_bias: torch.Tensor | None,
+    *,
+    labels: torch.Tensor,
+    chunk_size: int,
+    loss_pair: LossPair,
+) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+    """Sum of the loss over all texts and labels, and its gradients by the first three inputs where `needed`."""
+    low, high, backward = precisions
+    inputs = (document_embedding, label_embeddings, label_bias)
+    gradients = [torch.empty_like(x, dtype=high) if wanted else None for x, wanted in zip(inputs, needed, strict=True)]
+    by_document, by_embeddings, by_bias = gradients
+    total = document_embedding.new_zeros((), dtype=high)
+    for start in range(0, len(label_embeddings), chunk_size):
+        chunk = slice(start, start + chunk_size)
+        embeddings = label_embeddings[chunk]  # (labels of the chunk, hidden)
+        logits = document_embedding @ embeddings.to(low).T  # (texts, labels of the chunk)
+        if low != high:
+            logits = at_least_float(logits)
+        if label_bias is not None:
+            logits += label_bias[chunk]
+        loss, by_logits = loss_pair(logits, labels, start)
+        total += loss
+        if by_bias is not None:
+            torch.sum(by_logits, dim=0, out=by_bias[chunk])
+        by_logits = by_logits.to(backward)
+        if by_document is not None:
+            add_product(by_document, by_logits, embeddings.to(backward), fresh=start == 0)
+        if by_embeddings is not None:
+            add_product(by_embeddings[chunk], by_logits.T, document_embedding.to(backward), fresh=True)
+    return total, gradients

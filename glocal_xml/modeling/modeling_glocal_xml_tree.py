@@ -1,0 +1,56 @@
+"""GlocalXML with a label tree, for tens of thousands of labels and more."""
+
+import torch
+from transformers import PreTrainedModel
+
+from .configuration_glocal_xml import GlocalXMLConfig
+from .encoder import encode_texts
+from .label_scores import XMTCOutput
+from .label_tree import SparseLabelTable, TreeScores, search
+from .linear_head import LinearHead
+from .modeling_glocal_xml import GlocalXMLForMultiLabel
+from .modeling_tree import LabelTreeMixin
+
+
+class GlocalXMLWithLabelTree(LabelTreeMixin, GlocalXMLForMultiLabel):
+    """
+    [`GlocalXMLForMultiLabel`] with a label tree (`config.tree_levels`): the document token scores clusters, and both
+    branches the labels of the best ones. The global branch alone is *LightXML*
+    ([arXiv:2101.03305](https://arxiv.org/abs/2101.03305)).
+    """
+
+    def __init__(self, config: GlocalXMLConfig, encoder: PreTrainedModel | None = None):
+        super().__init__(config, encoder, SparseLabelTable)
+        self.make_label_tree(lambda *options: LinearHead(self.document_size, *options))
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        top_k: int | None = None,
+        output_logits: bool | None = None,
+        candidate_ids: torch.Tensor | None = None,
+        output_scores: bool = False,
+    ) -> XMTCOutput:
+        """Arguments as in [`GlocalXMLForMultiLabel.forward`]."""
+        texts = encode_texts(
+            self.encoder, self.layers, input_ids, attention_mask, token_type_ids, labels, self.config.num_labels
+        )
+        documents = self.documents(texts)
+        levels = {name: head(documents) for name, head in self.level_heads().items()}
+        branches, terms = self.branches(texts, documents), {}
+        if labels is not None:
+            terms, candidates = search(self.label_tree, levels, self.config.training_beam, texts.labels)
+            is_label = candidates.are_among(texts.labels)
+            for name, scores in branches.items():
+                terms[name] = candidates.cross_entropy(scores.chosen(candidates.ids), is_label)
+        scores = TreeScores(self.label_tree, levels, branches, self.config.beam)
+        return self.answer(scores, terms, top_k, output_logits, candidate_ids, output_scores)
+
+
+GlocalXMLForMultiLabel.tree_class = GlocalXMLWithLabelTree
+
+__all__ = ["GlocalXMLWithLabelTree"]

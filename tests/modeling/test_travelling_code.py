@@ -1,0 +1,58 @@
+"""Which files travel with a checkpoint: what the model needs, and nothing else."""
+
+import pytest
+from plain_candidates import make_tree
+from tiny_encoders import ENCODER_CONFIGS
+from transformers.dynamic_module_utils import get_relative_import_files
+
+import glocal_xml.modeling as room
+from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, LightAttentionConfig, MEXMLConfig
+
+SHARED = {"configuration_base", "encoder", "fused_loss", "label_scores", "modeling_base", "pipeline_xmtc"}
+SHARED |= {"text_windows"}
+ATTENTION = {"attention_head", "evidence_head"}
+WORDS = {"configuration_word_lstm", "modeling_word_lstm"}
+CASES = {
+    GlocalXMLConfig: SHARED | ATTENTION | {"linear_head", "configuration_glocal_xml", "modeling_glocal_xml"},
+    MEXMLConfig: SHARED | ATTENTION | {"linear_head", "configuration_me_xml", "modeling_me_xml"},
+    APLCXLNetConfig: SHARED
+    | {"adaptive_clusters", "cluster_sizes", "linear_head", "configuration_aplc_xlnet", "modeling_aplc_xlnet"},
+    LightAttentionConfig: SHARED | ATTENTION | WORDS | {"configuration_light_attention", "modeling_light_attention"},
+}
+# Of what travelled before: 29 to 31 files of 3,300 lines.
+MOST_FILES, MOST_LINES = 13, 3000
+
+
+def saved_files(config, folder):
+    model = FAMILIES[type(config)](config)
+    model.set_label_counts(range(1, config.num_labels + 1))
+    if getattr(config, "tree_levels", None):
+        model.set_label_tree(*make_tree(config.num_labels, config.tree_levels))
+    model.save_pretrained(folder)
+    return {path.stem: len(path.read_text().splitlines()) for path in folder.glob("*.py")}
+
+
+@pytest.mark.parametrize("config_class", CASES, ids=lambda config: config.model_type)
+def test_only_what_the_family_uses_travels(config_class, tmp_path):
+    files = saved_files(config_class(encoder=ENCODER_CONFIGS["bert"](), num_labels=9), tmp_path)
+    print(f"{config_class.model_type}: {len(files)} files, {sum(files.values())} lines: {', '.join(sorted(files))}")
+    assert files.keys() == CASES[config_class]
+    assert len(files) <= MOST_FILES and sum(files.values()) <= MOST_LINES
+
+
+def test_glocal_xml_takes_twelve_files():
+    assert len(CASES[GlocalXMLConfig]) <= 12
+
+
+@pytest.mark.parametrize("config_class", [GlocalXMLConfig, MEXMLConfig, LightAttentionConfig])
+def test_a_tree_travels_with_models_that_have_one(config_class, tmp_path):
+    config = config_class(encoder=ENCODER_CONFIGS["bert"](), num_labels=9, tree_levels=[3])
+    own = {f"modeling_{config_class.model_type}_tree", "label_tree", "modeling_tree"}
+    assert saved_files(config, tmp_path).keys() == CASES[config_class] | own
+
+
+def test_code_for_split_labels_stays_at_home():
+    for config_class, model_class in FAMILIES.items():
+        for owner in (config_class, model_class, model_class.tree_class or model_class):
+            file = f"{room.__path__[0]}/{owner.__module__.rsplit('.', 1)[-1]}.py"
+            assert not [path for path in get_relative_import_files(file) if "label_shards" in path]
