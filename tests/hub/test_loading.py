@@ -6,6 +6,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from close_rankings import assert_best
 from fresh_process import HIDDEN, change_weights, fresh_process
 from transformers import pipeline
 
@@ -32,7 +33,7 @@ def load(hub, trained, tmp_path_factory):
         commits.append(publish(folder, "me/load", token="hf_writer0").commit)
         tagger = pipeline("extreme-multi-label-classification", model=str(folder))
         sums.append(sum(parameter.double().sum().item() for parameter in tagger.model.parameters()))
-        found.append(tagger("The text to label", top_k=5))
+        found.append(tagger("The text to label", top_k=8))
         change_weights(folder)
     publish(folder, "me/secret", private=True, token="hf_writer0")
     names = (folder / "labels.txt").read_text(encoding="utf-8").splitlines()
@@ -44,7 +45,10 @@ def test_the_code_of_the_card_and_an_old_commit_without_the_package(hub, load):
     code = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)[0]
     old = f"print(json.dumps(weight_sum(revision={load.commits[0]!r}, trust_remote_code=True)))"
     shown = fresh_process(hub, HIDDEN + code + SUMS + old).strip().splitlines()
-    assert shown[:-1] == [f"{found['score']:.2f} {found['label']}" for found in load.found[1]]
+    rows = [line.split(" ", 1) for line in shown[:-1]]
+    assert len(rows) == 5
+    # Printed with two digits. Weights are changed by chance here, and scores may come close to each other and to one.
+    assert_best([{"label": label, "score": float(score)} for score, label in rows], load.found[1], tolerance=0.0051)
     total, names = json.loads(shown[-1])
     assert total == pytest.approx(load.sums[0], abs=1e-6) != load.sums[1] and names == load.names
     # What was loaded once is there without the server, and with it out of reach.
