@@ -1,5 +1,6 @@
 import importlib
 import pkgutil
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +18,9 @@ from glocal_xml import (
 )
 from glocal_xml.data.word_tokenizer import train_word_tokenizer
 from glocal_xml.modeling import WordLSTMConfig
+
+# Models compute in single precision, and round otherwise where other labels are scored beside the one in question.
+close = partial(pytest.approx, rel=1e-4, abs=1e-6)
 
 
 @pytest.fixture
@@ -43,16 +47,16 @@ def test_words_and_scores(model, tokenizer):
     inputs = tokenizer(text, return_tensors="pt")
     output = model.predict_top_k(**inputs, top_k=2)
     assert best.label == model.label_names[output.top_k_ids[0, 0]]
-    assert best.score == pytest.approx(output.top_k_scores[0, 0].item())
-    assert best.score == pytest.approx(sum(best.branch_scores.values()) / 2)
-    assert best.local_share == pytest.approx(best.branch_scores["local"] / (2 * best.score))
+    assert best.score == close(output.top_k_scores[0, 0].item())
+    assert best.score == close(sum(best.branch_scores.values()) / 2)
+    assert best.local_share == close(best.branch_scores["local"] / (2 * best.score))
     # [CLS] apple banana , apple moon [SEP]
     weights = model.label_word_attention(output.top_k_ids, **inputs)[0, 0].tolist()
     assert [word.text for word in explanation.words] == ["apple", "banana", ",", "apple", "MOON"]
     assert [text[word.start : word.end] for word in explanation.words] == [word.text for word in explanation.words]
-    assert best.word_weights == pytest.approx(weights[1:-1])
+    assert best.word_weights == close(weights[1:-1])
     # Repeated words add up, special tokens are left out.
-    assert dict(best.words)["apple"] == pytest.approx(weights[1] + weights[4])
+    assert dict(best.words)["apple"] == close(weights[1] + weights[4])
     assert set(dict(best.words)) == {"apple", "banana", ",", "MOON"}
     assert [weight for _, weight in best.words] == sorted(dict(best.words).values(), reverse=True)
     assert not explanation.truncated and explanation.branch == "local"
@@ -90,8 +94,8 @@ def test_shares_through_a_label_tree(tokenizer):
         labels += explain(model, tokenizer, "fox moon", labels=["y"]).labels
     scores = [label.score for label in labels]
     assert max(scores) - min(scores) > 0.05
-    assert scores == pytest.approx([sum(label.branch_scores.values()) / 2 for label in labels])
-    assert [label.local_share for label in labels] == pytest.approx([labels[0].local_share] * 4)
+    assert scores == close([sum(label.branch_scores.values()) / 2 for label in labels])
+    assert [label.local_share for label in labels] == close([labels[0].local_share] * 4)
 
 
 def test_words_that_were_not_read(model, tokenizer):
@@ -107,11 +111,11 @@ def test_words_of_chosen_experts(encoder_folder, tokenizer):
     assert shown[None].words == shown["A-1"].words != shown["A-3"].words
     scores = shown["A-3"].branch_scores
     assert set(scores) == {"A-1", "A-3", "D-3"}
-    assert shown["A-3"].local_share == pytest.approx((scores["A-1"] + scores["A-3"]) / sum(scores.values()))
+    assert shown["A-3"].local_share == close((scores["A-1"] + scores["A-3"]) / sum(scores.values()))
     together = explain(model, tokenizer, "fox moon", labels=["x"], branch="all").labels[0]
     for i, weight in enumerate(together.word_weights):
         parts = scores["A-1"] * shown["A-1"].word_weights[i] + scores["A-3"] * shown["A-3"].word_weights[i]
-        assert weight == pytest.approx(parts / (scores["A-1"] + scores["A-3"]))
+        assert weight == close(parts / (scores["A-1"] + scores["A-3"]))
     with pytest.raises(ValueError, match="A-1, A-3"):
         explain(model, tokenizer, "fox", branch="D-3")
 
@@ -126,7 +130,7 @@ def test_words_of_a_word_tokenizer():
     assert [text[word.start : word.end] for word in explanation.words] == ["APPLE", "unknown", "Cafe\u0301"]
     assert explanation.labels[0].local_share == 1.0
     # Every token is a word here.
-    assert sum(explanation.labels[0].word_weights) == pytest.approx(1.0)
+    assert sum(explanation.labels[0].word_weights) == close(1.0)
     assert explain(model, tokenizer, "").words == []
 
 

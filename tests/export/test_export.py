@@ -51,7 +51,8 @@ def test_a_program_gives_what_the_model_gives(case, encoder):
     for texts, tokens in ((8, 9), (1, 9), (3, 2), (2, 20)):
         batch = make_batch(model, max(texts, 2), tokens)
         inputs = batch["input_ids"][:texts], batch["attention_mask"][:texts]
-        torch.testing.assert_close(program(*inputs), probabilities(model, *inputs), rtol=1e-5, atol=1e-6)
+        # A program has products of its own, which may round otherwise.
+        torch.testing.assert_close(program(*inputs), probabilities(model, *inputs), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,8 @@ def test_labels_that_stay_keep_their_scores(case, tokenizer, tmp_path):
     loaded = AutoModel.from_pretrained(tmp_path)
     assert loaded.label_names == new.label_names
     for branch, scores in all_probabilities(loaded).items():
-        assert torch.equal(scores, after[branch])
+        # Weights from a file lie elsewhere in memory, by which products may round otherwise.
+        torch.testing.assert_close(scores, after[branch], rtol=0, atol=1e-12)
     # Best labels, and a step of training.
     batch = make_batch(loaded)
     batch["labels"][batch["labels"] >= loaded.config.num_labels] = -100

@@ -33,7 +33,8 @@ def test_rows_always_in_play_move_as_by_adamw(fused):
         step(ours, optimizer, ids)
         step(plain, twin, ids)
     for name, parameter in ours.named_parameters():
-        torch.testing.assert_close(parameter, plain.get_parameter(name), rtol=1e-6, atol=1e-7)
+        # Sums of gradients in another order, and the fused kernel, round otherwise; a step is of the size 0.05.
+        torch.testing.assert_close(parameter, plain.get_parameter(name), rtol=1e-4, atol=1e-6)
 
 
 def test_rows_out_of_play_rest():
