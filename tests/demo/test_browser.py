@@ -37,7 +37,8 @@ class Page:
 
     def __init__(self, driver, url):
         self.driver = driver
-        self.wait = WebDriverWait(driver, 20)
+        # No longer than it takes: a busy machine needs more than a quiet one.
+        self.wait = WebDriverWait(driver, 120)
         driver.get(url)
         self.text = self.wait.until(lambda driver: driver.find_element(By.CSS_SELECTOR, "#text textarea"))
 

@@ -50,8 +50,10 @@ def test_a_trainer_on_its_own_writes_our_card(hub, trainer):
     trainer.train()
     facts = trainer.training_facts.facts
     assert (facts["steps"], facts["epochs"]) == (6, 2.0) and len(facts["loss_curve"]) == 6
-    # Seconds are told with one digit.
-    assert 40 / facts["texts_per_second"] == pytest.approx(facts["seconds"], abs=0.06) and "best" not in facts
+    # Seconds are told with one digit, and texts of a second with two, which is little where a machine is slow.
+    rounding = 0.05 + 0.005 * facts["seconds"] / facts["texts_per_second"]
+    assert 40 / facts["texts_per_second"] == pytest.approx(facts["seconds"], abs=1.1 * rounding)
+    assert "best" not in facts
     metrics = trainer.evaluate()
     trainer.push_to_hub(license="mit", tags="notebook")
     files = files_of(hub, "me/own")
