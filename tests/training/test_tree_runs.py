@@ -6,7 +6,15 @@ import shutil
 
 import pytest
 import torch
-from test_run import SGD, assert_close_weights, assert_same_weights, flags, load_own_loop, run_script  # noqa: F401
+from test_run import (
+    SGD,
+    TWO_PROCESSES,
+    assert_close_weights,
+    assert_same_weights,
+    flags,  # noqa: F401
+    load_own_loop,
+    run_script,
+)
 from transformers import AutoModel
 
 from glocal_xml.data import LabelTree
@@ -95,9 +103,8 @@ def test_two_processes_equal_one_with_sparse_tables(flags, encoder_folder, tmp_p
         steady = ["--adam_epsilon", "1e-3", "--lr_scheduler_type", "constant", "--warmup_steps", "0"]
         run = [*flags, *TREE, *NARROW, *steady, "--num_train_epochs", "1"]
         load_own_loop().main(run)
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29533"]
     half = [*run, "--per_device_train_batch_size", "4", "--output_dir", str(tmp_path / "two")]
-    two = run_script(script, [*half, *(["--ddp_backend", "gloo"] if script == "run_xmtc.py" else [])], launcher)
+    two = run_script(script, [*half, *(["--ddp_backend", "gloo"] if script == "run_xmtc.py" else [])], TWO_PROCESSES)
     assert two.returncode == 0, two.stderr
     assert_close_weights(tmp_path / "run", tmp_path / "two", encoder_folder)
 
