@@ -8,7 +8,12 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: bench demo help quality style test test-slow
+# Rankings, losses and scores, in about two minutes.
+NUMERIC_TESTS := tests/modeling/test_attention_heads.py tests/modeling/test_linear_head.py \
+	tests/modeling/test_label_scores.py tests/modeling/test_old_checkpoints.py tests/modeling/test_pipeline_xmtc.py \
+	tests/demo/test_page.py tests/explain/test_contributions.py
+
+.PHONY: bench demo help quality style test test-plain-kernels test-slow
 
 # The stamp is newer than what it was made from, so an environment is built once and again when dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
@@ -23,6 +28,9 @@ demo: $(VENV)/.installed  ## Train on the embedded data from a real encoder; pri
 test: $(VENV)/.installed  ## Run all tests but the slow ones
 	$(BIN)/python -m pytest
 
+test-plain-kernels: $(VENV)/.installed  ## Run the tests that compare numbers without vector instructions
+	ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest $(NUMERIC_TESTS)
+
 test-slow: $(VENV)/.installed  ## Run the tests with real weights and real data
 	$(BIN)/python -m pytest -m slow
 
@@ -36,6 +44,7 @@ style: $(VENV)/.installed  ## Fix lint and format
 
 bench: $(VENV)/.installed  ## Measure heads, training step, prediction, label clusters and label trees, in minutes
 	$(BIN)/python benchmarks/label_attention.py --labels 4000
+	$(BIN)/python benchmarks/launches.py
 	$(BIN)/python benchmarks/training_step.py --labels 4000 --repeats 5
 	$(BIN)/python benchmarks/prediction.py --labels 4000 --repeats 5
 	$(BIN)/python benchmarks/adaptive_clusters.py --labels 30000

@@ -8,7 +8,7 @@ What the APLC-XLNet paper expects (eq. 6-9 and 11-14) stands beside what is meas
 law. Three output layers run on the same vectors and labels, one after the other in every repeat, and medians count:
 
     clusters    AdaptiveLabelClusters, in each of the partitions
-    classifier  LabelClassifier, the fused linear classifier of the package: what the clusters are compared with
+    classifier  LinearHead, the fused linear classifier of the package: what the clusters are compared with
     plain       nn.Linear with binary_cross_entropy_with_logits on a multi-hot matrix
 
 A step is a forward and a backward pass of the output layer alone, encoder and optimiser left out. Prediction is the
@@ -30,12 +30,10 @@ import transformers
 from torch import nn
 
 from glocal_xml.modeling.adaptive_clusters import AdaptiveLabelClusters
-from glocal_xml.modeling.label_classifier import LabelClassifier
-from glocal_xml.modeling.label_ranking import RunningTopK
-from glocal_xml.modeling.label_scorer import label_chunks
+from glocal_xml.modeling.linear_head import LinearHead
 
 PARTITIONS = [[0.5, 0.5], [0.25, 0.25, 0.25, 0.25], [0.1, 0.2, 0.7], [0.02, 0.08, 0.9]]
-LABELS_PER_TEXT, TOP_K, CHUNK_BYTES = 5, 10, 8 * 2**20
+LABELS_PER_TEXT, TOP_K = 5, 10
 # Root logits that settle whether a tail is needed, whatever the other weights are.
 ROOT = 50.0
 
@@ -110,7 +108,7 @@ def training_times(layers, classifier, batches, repeats):
         step(classifier, nn.functional.binary_cross_entropy_with_logits(logits, target))
 
     def fused(module):
-        return lambda repeat: step(module, module.loss((batches[repeat][0],), batches[repeat][1]))
+        return lambda repeat: step(module, module(batches[repeat][0]).loss(batches[repeat][1]))
 
     tasks = {"plain": plain, "classifier": fused(classifier)}
     tasks |= {name: fused(layer) for name, layer in layers.items()}
@@ -121,19 +119,17 @@ def training_times(layers, classifier, batches, repeats):
 def prediction_times(layers, classifier, hidden, labels, repeats):
     """The best ten labels, for clusters in the three cases of which tails are needed."""
 
-    def chunked(_):
-        ranking = RunningTopK(TOP_K)
-        for chunk in label_chunks(classifier.num_labels, classifier.chunk_size((hidden,))):
-            ranking.update(classifier.logits((hidden,), chunk), chunk.start)
-
     def clusters(layer, weight):
         def run(_):
             layer.roots.weight.copy_(weight)
-            layer.top_k((hidden,), TOP_K)
+            layer(hidden).top_k(TOP_K)
 
         return run
 
-    tasks = {"plain": lambda _: classifier.label_embeddings(hidden).topk(TOP_K), "classifier": chunked}
+    tasks = {
+        "plain": lambda _: classifier.label_embeddings(hidden).topk(TOP_K),
+        "classifier": lambda _: classifier(hidden).top_k(TOP_K),
+    }
     inverse = torch.linalg.pinv(hidden)  # (hidden, texts)
     for name, layer in layers.items():
         own = visits(labels, layer.sizes)
@@ -147,12 +143,10 @@ def measure(num_labels, texts, options):
     """All figures for one number of labels and one batch size."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)
-    classifier = LabelClassifier(options.hidden_size, num_labels, CHUNK_BYTES)
+    classifier = LinearHead(options.hidden_size, num_labels)
     layers = {}
     for proportions in options.proportions:
-        layer = AdaptiveLabelClusters(
-            options.hidden_size, num_labels, CHUNK_BYTES, proportions=proportions, decay=options.decay
-        )
+        layer = AdaptiveLabelClusters(options.hidden_size, num_labels, proportions=proportions, decay=options.decay)
         layer.set_label_counts(torch.arange(num_labels, 0, -1))
         layers["/".join(f"{share:g}" for share in proportions)] = layer
     batches = [

@@ -5,6 +5,9 @@ Label-word attention: the fused form of the package against the plain form of th
 
 Times are medians of interleaved repeats, memory is the peak above the start of a process of its own. The plain twin is
 the one the tests compare with (`tests/modeling/plain_label_attention.py`).
+
+The evidence head, with keys and values of several sizes, is another model than the paper's. It runs beside both: its
+`speedup` is over the plain twin of the paper's form, `against_paper` over the fused one.
 """
 
 import argparse
@@ -26,15 +29,22 @@ from transformers import BertConfig
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "modeling")]
 
-from plain_label_attention import plain_attention_logits, plain_classifier_logits, plain_loss  # noqa: E402
+from plain_label_attention import plain_attention_logits, plain_linear_logits, plain_loss  # noqa: E402
 
 from glocal_xml import GlocalXMLConfig, GlocalXMLForMultiLabel  # noqa: E402
-from glocal_xml.modeling.label_attention import LabelAttention  # noqa: E402
+from glocal_xml.labels.table_rows import label_tables  # noqa: E402
+from glocal_xml.modeling.attention_head import AttentionHead  # noqa: E402
+from glocal_xml.modeling.evidence_head import EvidenceHead  # noqa: E402
+from glocal_xml.modeling.fused_loss import CPU_CHUNK_BYTES  # noqa: E402
+from glocal_xml.modeling.label_scores import mean_probability  # noqa: E402
+from glocal_xml.modeling.modeling_glocal_xml import Shortlist  # noqa: E402
 
 TEXTS, TOKENS, HIDDEN, MLP = 4, 256, 384, 128
+# Sizes of keys and values of the evidence head.
+EVIDENCE = {"384/384": (384, 384), "384/128": (384, 128), "128/128": (128, 128)}
 # The flat-memory measurement, with embeddings that fit small machines.
 FLAT_LABELS, FLAT_HIDDEN, FLAT_TEXTS = (31_000, 500_000), 128, 4
-CHUNK_BYTES = GlocalXMLConfig(encoder=BertConfig()).label_chunk_bytes
+FLAT_FORMS = ("fused", "128/128")
 SHORTLIST = 512
 
 
@@ -50,27 +60,30 @@ def median_times(tasks, repeats):
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def attention_case(num_labels, hidden_size, texts):
+def make_head(form, num_labels, hidden_size):
+    if form in EVIDENCE:
+        return EvidenceHead(hidden_size, num_labels, None, *EVIDENCE[form])
+    return AttentionHead(hidden_size, num_labels, mlp_sizes=(MLP,))
+
+
+def training_step(form, num_labels, hidden_size=HIDDEN, texts=TEXTS):
+    """A head and its forward and backward pass: "plain" and "fused" are the paper's form, sizes are evidence."""
     torch.manual_seed(0)
-    head = LabelAttention(hidden_size, num_labels, CHUNK_BYTES, MLP)
+    head = make_head(form, num_labels, hidden_size)
     hidden_states = torch.randn(texts, TOKENS, hidden_size, requires_grad=True)
+    mask = torch.ones(texts, TOKENS, dtype=torch.bool)
     labels = torch.randint(0, num_labels, (texts, 5))
-    return head, hidden_states, torch.ones(texts, TOKENS, dtype=torch.long), labels
 
-
-def training_tasks(num_labels, hidden_size=HIDDEN, texts=TEXTS):
-    """Forward and backward pass of both forms on the same head."""
-    head, hidden_states, mask, labels = attention_case(num_labels, hidden_size, texts)
-
-    def step(loss):
+    def step():
         head.zero_grad()
         hidden_states.grad = None
-        loss().backward()
+        if form == "plain":
+            loss = plain_loss(plain_attention_logits(head, hidden_states, mask), labels)
+        else:
+            loss = head(hidden_states, mask).loss(labels)
+        loss.backward()
 
-    return {
-        "plain": lambda: step(lambda: plain_loss(plain_attention_logits(head, hidden_states, mask), labels)),
-        "fused": lambda: step(lambda: head.loss(head.features(hidden_states, mask), labels)),
-    }
+    return head, step
 
 
 def matrix_product(size):
@@ -84,43 +97,67 @@ def folded_flops(num_labels):
     return 6 * TEXTS * TOKENS * num_labels * (HIDDEN + MLP) + projections
 
 
+def evidence_flops(num_labels, key_size, value_size):
+    """Products of the evidence head: three of (labels, tokens, key) and three of (labels, tokens, value)."""
+    return 6 * TEXTS * TOKENS * (num_labels + HIDDEN) * (key_size + value_size)
+
+
 def measure_training(num_labels, repeats):
     sizes = (1024, 2048)
     products = {f"product {size}": matrix_product(size) for size in sizes}
-    times = median_times({**training_tasks(num_labels), **products}, repeats)
+    steps = {form: training_step(form, num_labels)[1] for form in ("plain", "fused", *EVIDENCE)}
+    times = median_times({**steps, **products}, repeats)
     peak = max(2 * size**3 / times[f"product {size}"] for size in sizes)
+    evidence = {
+        form: {
+            "seconds": times[form],
+            "speedup": times["plain"] / times[form],
+            "against_paper": times["fused"] / times[form],
+            "share_of_gemm_peak": evidence_flops(num_labels, *EVIDENCE[form]) / times[form] / peak,
+        }
+        for form in EVIDENCE
+    }
     return {
         "plain_seconds": times["plain"],
         "fused_seconds": times["fused"],
         "speedup": times["plain"] / times["fused"],
         "gemm_peak_gflops": peak / 1e9,
         "share_of_gemm_peak": folded_flops(num_labels) / times["fused"] / peak,
+        "evidence": evidence,
     }
 
 
 def measure_memory(num_labels):
-    plain, fused = (peak_megabytes(form, num_labels, HIDDEN, TEXTS) for form in ("plain", "fused"))
-    return {"plain_megabytes": plain, "fused_megabytes": fused, "memory_ratio": fused / plain}
+    plain, fused, *evidence = (
+        peak_megabytes(form, num_labels, HIDDEN, TEXTS) for form in ("plain", "fused", *EVIDENCE)
+    )
+    return {
+        "plain_megabytes": plain,
+        "fused_megabytes": fused,
+        "memory_ratio": fused / plain,
+        "evidence_megabytes": dict(zip(EVIDENCE, evidence, strict=True)),
+    }
 
 
 def measure_prediction(num_labels, repeats):
     """The five best labels from token states: both branches, with and without a shortlist, the encoder left out."""
     encoder = BertConfig(vocab_size=32, hidden_size=HIDDEN, num_hidden_layers=1, intermediate_size=32)
-    config = GlocalXMLConfig(encoder=encoder, num_labels=num_labels, mlp_size=MLP, top_k=5)
+    paper = {"attention_scoring": "mlp", "label_bias": False, "mlp_size": MLP}
+    config = GlocalXMLConfig(encoder=encoder, num_labels=num_labels, top_k=5, **paper)
     torch.manual_seed(0)
     model = GlocalXMLForMultiLabel(config).eval()
-    hidden_states, mask = torch.randn(TEXTS, TOKENS, HIDDEN), torch.ones(TEXTS, TOKENS, dtype=torch.long)
+    hidden_states, mask = torch.randn(TEXTS, TOKENS, HIDDEN), torch.ones(TEXTS, TOKENS, dtype=torch.bool)
     document = hidden_states[:, 0]
 
     def plain():
         local = plain_attention_logits(model.local_head, hidden_states, mask)
-        probabilities = (local.sigmoid() + plain_classifier_logits(model.global_head, document).sigmoid()) / 2
+        probabilities = (local.sigmoid() + plain_linear_logits(model.global_head, document).sigmoid()) / 2
         return probabilities.topk(5).indices
 
     def package(shortlist):
-        model.config.shortlist = shortlist
-        features = {"global": (document,), "local": model.local_head.features(hidden_states, mask)}
-        return model.scan_labels(features, output_logits=False).top_k_ids
+        branches = {"global": model.global_head(document), "local": model.local_head(hidden_states, mask)}
+        scores = mean_probability(branches)
+        return (scores if shortlist is None else Shortlist(scores, shortlist)).top_k(5).ids
 
     with torch.no_grad():
         tasks = {"plain": plain, "fused": lambda: package(None), "shortlist": lambda: package(SHORTLIST)}
@@ -134,9 +171,17 @@ def measure_prediction(num_labels, repeats):
 
 def measure_flat_memory():
     """Extra memory beyond parameters and gradients, which a step needs in any form."""
-    few, many = (peak_megabytes("fused", labels, FLAT_HIDDEN, FLAT_TEXTS) for labels in FLAT_LABELS)
-    sizes = {"labels": FLAT_LABELS, "hidden_size": FLAT_HIDDEN, "texts": FLAT_TEXTS}
-    return {**sizes, "megabytes": [few, many], "ratio": many / few}
+    paper, evidence = (
+        [peak_megabytes(form, labels, FLAT_HIDDEN, FLAT_TEXTS) for labels in FLAT_LABELS] for form in FLAT_FORMS
+    )
+    return {
+        "labels": FLAT_LABELS,
+        "hidden_size": FLAT_HIDDEN,
+        "texts": FLAT_TEXTS,
+        "megabytes": paper,
+        "ratio": paper[1] / paper[0],
+        "evidence": {"megabytes": evidence, "ratio": evidence[1] / evidence[0]},
+    }
 
 
 def peak_megabytes(*case):
@@ -148,13 +193,13 @@ def peak_megabytes(*case):
 
 def step_peak(form, num_labels, hidden_size, texts):
     # A small step first, so that what libraries allocate once is not counted.
-    training_tasks(50, hidden_size, texts)[form]()
-    tasks = training_tasks(num_labels, hidden_size, texts)
-    gradients = 4 * num_labels * hidden_size
+    training_step(form, 50, hidden_size, texts)[1]()
+    head, step = training_step(form, num_labels, hidden_size, texts)
+    gradients = sum(4 * table.weight.numel() for table in label_tables(head))
     before = memory_now("VmRSS")
     # Resets the peak to what is in use now.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    tasks[form]()
+    step()
     return (memory_now("VmHWM") - before - gradients) / 1e6
 
 
@@ -167,21 +212,44 @@ def memory_now(field):
 
 def print_table(results):
     rows = [
-        ("forward + backward, plain (s)", "plain_seconds", "{:.3f}"),
-        ("forward + backward, fused (s)", "fused_seconds", "{:.3f}"),
-        ("  speed-up", "speedup", "{:.2f}x"),
-        ("  matrix-product peak (GFLOPS)", "gemm_peak_gflops", "{:.0f}"),
-        ("  share of it that fused reaches", "share_of_gemm_peak", "{:.0%}"),
-        ("extra memory, plain (MB)", "plain_megabytes", "{:.0f}"),
-        ("extra memory, fused (MB)", "fused_megabytes", "{:.0f}"),
-        ("  fused / plain", "memory_ratio", "{:.2f}"),
-        ("top-5 prediction, plain (s)", "prediction_plain_seconds", "{:.3f}"),
-        ("  speed-up, exact", "prediction_speedup", "{:.2f}x"),
-        (f"  speed-up, shortlist of {SHORTLIST}", "prediction_shortlist_speedup", "{:.1f}x"),
+        ("forward + backward, plain (s)", "{:.3f}", "plain_seconds"),
+        ("forward + backward, fused (s)", "{:.3f}", "fused_seconds"),
+        ("  speed-up", "{:.2f}x", "speedup"),
+        ("  matrix-product peak (GFLOPS)", "{:.0f}", "gemm_peak_gflops"),
+        ("  share of it that fused reaches", "{:.0%}", "share_of_gemm_peak"),
+        ("extra memory, plain (MB)", "{:.0f}", "plain_megabytes"),
+        ("extra memory, fused (MB)", "{:.0f}", "fused_megabytes"),
+        ("  fused / plain", "{:.2f}", "memory_ratio"),
+        ("top-5 prediction, plain (s)", "{:.3f}", "prediction_plain_seconds"),
+        ("  speed-up, exact", "{:.2f}x", "prediction_speedup"),
+        (f"  speed-up, shortlist of {SHORTLIST}", "{:.1f}x", "prediction_shortlist_speedup"),
     ]
-    print(f"{'labels':36}" + "".join(f"{labels:>12}" for labels in results))
-    for title, field, form in rows:
-        print(f"{title:36}" + "".join(f"{form.format(values[field]):>12}" for values in results.values()))
+    for form in EVIDENCE:
+        rows += [
+            (f"evidence {form}, forward + backward (s)", "{:.3f}", "evidence", form, "seconds"),
+            ("  speed-up over the plain paper's form", "{:.2f}x", "evidence", form, "speedup"),
+            ("  over the fused paper's form", "{:.2f}x", "evidence", form, "against_paper"),
+            ("  share of the matrix-product peak", "{:.0%}", "evidence", form, "share_of_gemm_peak"),
+            ("  extra memory (MB)", "{:.0f}", "evidence_megabytes", form),
+        ]
+    print(f"{'labels':42}" + "".join(f"{labels:>12}" for labels in results))
+    for title, form, *path in rows:
+        print(f"{title:42}" + "".join(f"{form.format(find(values, path)):>12}" for values in results.values()))
+
+
+def find(values, path):
+    for name in path:
+        values = values[name]
+    return values
+
+
+def print_flat(title, figures):
+    few, many = (
+        f"{megabytes:.0f} MB at {labels:,} labels"
+        for megabytes, labels in zip(figures["megabytes"], FLAT_LABELS, strict=True)
+    )
+    sizes = f"hidden {FLAT_HIDDEN}, texts {FLAT_TEXTS}"
+    print(f"extra memory, {title}, {sizes}: {few}, {many} ({figures['ratio']:.2f}x)")
 
 
 def main():
@@ -197,16 +265,15 @@ def main():
         figures.update(measure_prediction(labels, arguments.repeats))
     print(f"texts {TEXTS}, tokens {TOKENS}, hidden {HIDDEN}, MLP {MLP}, fp32, {torch.get_num_threads()} threads")
     print_table(results)
-    few, many = (f"{megabytes:.0f} MB" for megabytes in flat["megabytes"])
-    print(
-        f"extra memory, fused, hidden {FLAT_HIDDEN}, texts {FLAT_TEXTS}: {few} at {FLAT_LABELS[0]:,} labels,", end=" "
-    )
-    print(f"{many} at {FLAT_LABELS[1]:,} ({flat['ratio']:.2f}x)")
+    print_flat("fused", flat)
+    print_flat("evidence", flat["evidence"])
     if arguments.json:
         machine = {"platform": platform.platform(), "machine": platform.machine(), "cores": os.cpu_count()}
         versions = {name.__name__: name.__version__ for name in (torch, transformers)}
         versions["python"] = platform.python_version()
-        sizes = {"texts": TEXTS, "tokens": TOKENS, "hidden_size": HIDDEN, "mlp_size": MLP, "chunk_bytes": CHUNK_BYTES}
+        sizes = {"texts": TEXTS, "tokens": TOKENS, "hidden_size": HIDDEN, "mlp_size": MLP}
+        # What heads take by default.
+        sizes["chunk_bytes"] = CPU_CHUNK_BYTES
         report = {"machine": machine, "versions": versions, "sizes": sizes, "labels": results, "flat_memory": flat}
         arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 

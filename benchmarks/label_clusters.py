@@ -14,7 +14,7 @@ Four parts, each in a process of its own so that its peak memory is its own:
 
 The encoder is a small random BERT (2 layers, 128 wide), so that the label side is most of what is measured. Trees are
 even partitions into clusters of 100 labels. Synthetic texts hold words of their labels and of the labels' clusters;
-label frequencies follow Zipf's law.
+label frequencies follow Zipf's law. With `--attention_scoring mlp` the local branch is that of the paper.
 """
 
 import argparse
@@ -34,8 +34,6 @@ import transformers
 from transformers import AutoModel, BertConfig
 
 from glocal_xml.modeling import GlocalXMLConfig, GlocalXMLForMultiLabel
-from glocal_xml.modeling.modeling_base import XMTCPreTrainedModel
-from glocal_xml.modeling.modeling_clustered import PATHS
 from glocal_xml.training.gradient_clipping import clip_gradients
 from glocal_xml.training.rowwise_adamw import for_sparse_tables
 
@@ -43,13 +41,13 @@ WORDS, CLUSTER_SIZE, TOKENS, LABELS_PER_TEXT = 30_000, 100, 32, 3
 BEAMS = [1, 2, 4, 8, 16, 32, 64]
 
 
-def make_model(num_labels, tree=True, **fields):
+def make_model(num_labels, options, tree=True, **fields):
     torch.manual_seed(0)
     encoder = BertConfig(
         vocab_size=WORDS, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512
     )
     clusters = num_labels // CLUSTER_SIZE
-    fields = {"label_bias": True, "mlp_size": 128, **fields}
+    fields = {"attention_scoring": options.attention_scoring, "label_bias": True, "mlp_size": 128, **fields}
     if tree:
         fields |= {"tree_levels": [clusters], "training_beam": 16, "beam": 16}
     model = GlocalXMLForMultiLabel(GlocalXMLConfig(encoder=encoder.to_dict(), num_labels=num_labels, **fields))
@@ -108,7 +106,7 @@ def parameter_gigabytes(model):
 
 
 def measure_step(num_labels, options, tree=True):
-    model = make_model(num_labels, tree).train()
+    model = make_model(num_labels, options, tree).train()
     texts, step = SyntheticTexts(num_labels, 1), trainer(model)
     times = []
     for _ in range(options.repeats + 3):
@@ -137,7 +135,8 @@ def measure_million(options):
         times[name] = time.perf_counter() - started
         return result
 
-    kept = {"model": timed("build", lambda: make_model(1_000_000, label_size=128, use_pooler=True).train())}
+    fields = {"label_size": 128, "use_pooler": True}
+    kept = {"model": timed("build", lambda: make_model(1_000_000, options, **fields).train())}
     texts, kept["step"] = SyntheticTexts(1_000_000, 1), trainer(kept["model"])
     losses = timed("train 50 steps", lambda: [kept["step"](*texts.batch(options.batch_size)) for _ in range(50)])
     with tempfile.TemporaryDirectory() as folder:
@@ -162,14 +161,15 @@ def measure_million(options):
 @torch.no_grad()
 def every_label(model, input_ids, attention_mask=None):
     """The best five labels of all, in label chunks; the scores of clusters are computed once."""
-    features = model.text_features(input_ids, attention_mask)
-    features |= {PATHS: (model._all_paths(features),)}
-    return XMTCPreTrainedModel.scan_labels(model, features, top_k=5, output_logits=False).top_k_ids
+    scores = model(input_ids, attention_mask, output_scores=True).scores
+    # `top_k` alone would be the beam.
+    ranking, _ = scores.top_k_and_all(5)
+    return ranking.ids
 
 
 def measure_prediction(options):
     num_labels = options.prediction_labels
-    model, texts = make_model(num_labels).train(), SyntheticTexts(num_labels, 1)
+    model, texts = make_model(num_labels, options).train(), SyntheticTexts(num_labels, 1)
     model.start_label_bias(texts.log_odds())
     step = trainer(model, rate=3e-3)
     losses = [step(*texts.batch(options.batch_size)) for _ in range(options.steps)]
@@ -220,7 +220,7 @@ def measure_prediction(options):
 def in_a_process(part, options):
     """Runs one part as a process of its own, so that its peak memory is its own."""
     command = [sys.executable, __file__, "--part", json.dumps(part)]
-    for name in ("repeats", "batch_size", "steps", "texts", "prediction_labels"):
+    for name in ("repeats", "batch_size", "steps", "texts", "prediction_labels", "attention_scoring"):
         command += [f"--{name}", str(getattr(options, name))]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(output.splitlines()[-1])
@@ -239,6 +239,9 @@ def main():
     parser.add_argument("--steps", type=int, default=1500, help="training steps before predictions are measured")
     parser.add_argument("--texts", type=int, default=64, help="texts of a prediction")
     parser.add_argument("--prediction_labels", type=int, default=500_000, help="labels of the prediction part")
+    parser.add_argument(
+        "--attention_scoring", choices=("evidence", "mlp"), default="evidence", help="how the local branch scores"
+    )
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()

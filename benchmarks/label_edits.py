@@ -30,6 +30,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml.data import BAND_LIMITS, LabelSpace
 from glocal_xml.labels import edit_labels
+from glocal_xml.labels.table_rows import label_tables
 from glocal_xml.training import main as train
 
 DATA = Path(__file__).parents[1] / "examples/data/debtags"
@@ -49,9 +50,10 @@ def start(model, label_space, number, how):
         return
     lowest, highest = BAND_LIMITS["few"]
     rare = [i for i, count in enumerate(label_space.counts) if lowest <= count <= highest]
-    for head in model.branch_heads().values():
-        table = head.label_embeddings
-        table.bias[-number:] = table.bias[rare].mean()
+    # A head may have several tables, such as queries and output rows, of which one has the biases.
+    for table in (table for head in model.branch_heads().values() for table in label_tables(head)):
+        if table.bias is not None:
+            table.bias[-number:] = table.bias[rare].mean()
         table.weight[-number:] = 0 if how == "zero" else table.weight[rare].mean(dim=0)
 
 

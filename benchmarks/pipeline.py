@@ -7,6 +7,7 @@ Contenders share one MiniLM and are interleaved; heads over labels are random, s
 learned. "Bare" is the tokenizer and the encoder, with nothing done about labels. The pipeline of this package gives
 the ten best labels, over all labels and with local scores for a shortlist alone; Transformers' own text-classification
 pipeline runs the same model. Ratios are those of medians, with those of single rounds, in percentiles, beside them.
+With `--attention_scoring mlp` the model is that of the paper, without biases.
 
 For context, from others' reports on other machines: XR-Transformer takes 306 ms on a CPU for a text and 1,073 labels
 (amzn/pecos#142).
@@ -55,10 +56,10 @@ def make_text(tokenizer, tokens, seed):
 def contenders(options):
     """Functions from a list of texts to something about each."""
     tokenizer = AutoTokenizer.from_pretrained(minilm_path(), model_max_length=options.tokens)
-    model = GlocalXMLForMultiLabel.from_encoder(minilm_path(), num_labels=options.labels).eval()
-    short = GlocalXMLForMultiLabel.from_encoder(
-        model.encoder, num_labels=options.labels, shortlist=options.shortlist
-    ).eval()
+    fields = {"num_labels": options.labels, "attention_scoring": options.attention_scoring}
+    fields["label_bias"] = options.attention_scoring != "mlp"
+    model = GlocalXMLForMultiLabel.from_encoder(minilm_path(), **fields).eval()
+    short = GlocalXMLForMultiLabel.from_encoder(model.encoder, shortlist=options.shortlist, **fields).eval()
     task = "extreme-multi-label-classification"
     own, shortlisted = (pipeline(task, model=each, tokenizer=tokenizer) for each in (model, short))
     standard = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=10)
@@ -108,6 +109,9 @@ def main():
     parser.add_argument("--shortlist", type=int, default=512, help="labels in the shortlist")
     parser.add_argument("--batch_size", type=int, default=32, help="texts in the batch")
     parser.add_argument("--repeats", type=int, default=60, help="rounds with one text; a sixth of them with the batch")
+    parser.add_argument(
+        "--attention_scoring", choices=("evidence", "mlp"), default="evidence", help="how the local branch scores"
+    )
     parser.add_argument("--json", help="file to write the figures to")
     options = parser.parse_args()
     torch.manual_seed(0)

@@ -5,8 +5,9 @@ Prediction of the five best labels with and without a shortlist: how fast, and h
     python benchmarks/prediction.py --model outputs/eurlex57k/glocal_xml_part --test_file dev.jsonl.gz --json FILE
 
 The first form times whole models around the same encoder, interleaved, and compares medians: GlocalXML over all
-labels, GlocalXML with local scores only for a shortlist of the global branch, and the plain Transformers classifier,
-which has no local branch. The second gives P@k of a trained model for shortlists of several sizes beside all labels.
+labels, GlocalXML with local scores only for a shortlist of the global branch, both again in the paper's form (an MLP
+instead of evidence, no biases), and the plain Transformers classifier, which has no local branch. The second gives P@k
+of a trained model for shortlists of several sizes beside all labels.
 """
 
 import argparse
@@ -25,17 +26,23 @@ from glocal_xml import GlocalXMLForMultiLabel, LabelSpace, load_xmtc_dataset, mi
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import XMTCCollator, tokenize
 
+PAPER = {"attention_scoring": "mlp", "label_bias": False, "mlp_size": 128}
+
 
 def contenders(num_labels, shortlist):
     """Functions that predict the five best labels of a batch."""
     encoder = minilm_path()
-    fields = {"num_labels": num_labels, "mlp_size": 128}
-    model = GlocalXMLForMultiLabel.from_encoder(encoder, **fields).eval()
-    short = GlocalXMLForMultiLabel.from_encoder(encoder, shortlist=shortlist, **fields).eval()
+    model, short, paper, short_paper = (
+        GlocalXMLForMultiLabel.from_encoder(encoder, num_labels=num_labels, shortlist=size, **fields).eval()
+        for fields in ({}, PAPER)
+        for size in (None, shortlist)
+    )
     plain = AutoModelForSequenceClassification.from_pretrained(encoder, num_labels=num_labels).eval()
     return {
         "GlocalXML": lambda ids: model.predict_top_k(ids, top_k=5),
         f"GlocalXML, shortlist of {shortlist}": lambda ids: short.predict_top_k(ids, top_k=5),
+        "GlocalXML, paper's form": lambda ids: paper.predict_top_k(ids, top_k=5),
+        f"paper's form, shortlist of {shortlist}": lambda ids: short_paper.predict_top_k(ids, top_k=5),
         "Transformers classifier": lambda ids: plain(ids).logits.topk(5),
         "encoder alone": lambda ids: model.encoder(ids),
     }
@@ -58,7 +65,7 @@ def measure_speed(options, num_labels):
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     print(f"\n{num_labels} labels, {options.texts} texts of {options.tokens} tokens, median of {options.repeats}")
     for name, value in medians.items():
-        print(f"{name:30}{1000 * value:10.1f} ms{medians['GlocalXML'] / value:8.2f}x")
+        print(f"{name:34}{1000 * value:10.1f} ms{medians['GlocalXML'] / value:8.2f}x")
     return {"labels": num_labels, "seconds": medians}
 
 

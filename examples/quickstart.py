@@ -21,14 +21,14 @@ RECIPE = "examples/recipes/debtags/demo.yaml"
 
 
 def show(model, tokenizer, row: dict) -> None:
-    """Prints a text with its true labels, and its predicted ones with the words that each read."""
+    """Prints a text with its true labels, and its predicted ones with what the strongest words add to each."""
     print("\n" + textwrap.shorten(row["text"], 300, placeholder=" …"))
     print("  true:", ", ".join(row["labels"]))
     for item in explain(model, tokenizer, row["text"], top_k=5, num_words=4).labels:
         mark = "+" if item.label in row["labels"] else " "
         branches = ", ".join(f"{name} {score:.2f}" for name, score in item.branch_scores.items())
-        words = ", ".join(f"{word} {weight:.2f}" for word, weight in item.words)
-        print(f"  {mark} {item.score:.2f} {item.label:32} ({branches})  read: {words}")
+        words = ", ".join(f"{word} {value:+.2f}" for word, value in item.words)
+        print(f"  {mark} {item.score:.2f} {item.label:32} ({branches})  {words}")
 
 
 if __name__ == "__main__":
@@ -38,7 +38,7 @@ if __name__ == "__main__":
     folder = parse_arguments(arguments)[2].output_dir
     model = AutoModel.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    print("\nFive test texts; + marks a predicted label that is true, then the words that the label read:")
+    print("\nFive test texts; + marks a predicted label that is true. Then what words add to its local logit:")
     with Path(folder, "predictions.jsonl").open(encoding="utf-8") as file:
         for _ in range(5):
             show(model, tokenizer, json.loads(next(file)))

@@ -240,12 +240,13 @@ class ClusterScores(LabelScores):
         Exact: a tail is skipped for texts whose root is below their k-th best logit of the head, and which no label of
         the tail can reach therefore.
         """
+        k = min(k, self.num_labels)
         best = self._updated(TopLabels(k), 0, self.hidden, self.roots)
         # Fewer labels than k in the head: lower than any other.
         best.pad()
         kth = best.result()[0][:, -1:]  # (texts, 1)
-        # Not `>=`, so that NaN is not hidden.
-        for cluster, texts in self._texts_of_tails(~(self.roots < kth)):
+        # Not `>=`, so that NaN is not hidden; in the precision of the ranking, so that ties are not lost.
+        for cluster, texts in self._texts_of_tails(~(self.roots.float() < kth)):
             found = self._updated(TopLabels(k, best.keys[texts]), cluster, self.hidden[texts], self.roots[texts])
             best.keys[texts] = found.keys
         return Ranking(*best.result())

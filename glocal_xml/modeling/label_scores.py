@@ -83,7 +83,10 @@ class MeanProbability(LabelScores):
         self.branches = branches
         first = next(iter(branches.values()))
         self.num_texts, self.num_labels = first.num_texts, first.num_labels
-        self.run_size = min(scores.run_size for scores in branches.values())
+
+    @property
+    def run_size(self) -> int:
+        return min(scores.run_size for scores in self.branches.values())
 
     def run(self, start: int, stop: int) -> torch.Tensor:
         return mean_probability_logits([scores.run(start, stop) for scores in self.branches.values()])

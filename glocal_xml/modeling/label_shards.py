@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,7 +66,14 @@ class SplitScores(LabelScores):
 
     def __init__(self, own: LabelScores, shard: LabelShard):
         self.own, self.shard = own, shard
-        self.num_texts, self.num_labels, self.run_size = own.num_texts, shard.num_labels, own.run_size
+        self.num_texts, self.num_labels = own.num_texts, shard.num_labels
+
+    @cached_property
+    def run_size(self) -> int:
+        # A process with fewer labels may want other runs; all must ask for the same.
+        sizes = torch.tensor(self.own.run_size)
+        torch.distributed.all_reduce(sizes, torch.distributed.ReduceOp.MIN, group=self.shard.group)
+        return sizes.item()
 
     def run(self, start: int, stop: int) -> torch.Tensor:
         first = min(max(start - self.shard.first, 0), self.shard.size)
@@ -162,15 +170,15 @@ class _SharedInputs:
 
     def __init__(self, group: Any):
         self.group = group
-        self.has_hooks = False
+        self.hooked: set[int] = set()
 
     def __call__(self, head: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        # Not before the first call: loading replaces parameters.
-        if not self.has_hooks:
-            self.has_hooks = True
-            for module in head.modules():
-                for parameter in () if isinstance(module, LabelTable) else module.parameters(recurse=False):
+        # Not before a call: loading replaces parameters, and frozen ones may be trained later.
+        for module in head.modules():
+            for parameter in () if isinstance(module, LabelTable) else module.parameters(recurse=False):
+                if parameter.requires_grad and id(parameter) not in self.hooked:
                     parameter.register_hook(lambda gradient: _total(self.group, gradient))
+                    self.hooked.add(id(parameter))
         return tuple(
             _SharedValue.apply(self.group, value) if torch.is_grad_enabled() and value.requires_grad else value
             for value in inputs

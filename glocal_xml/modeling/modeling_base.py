@@ -93,8 +93,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         Starts a model from a pretrained encoder, with fresh heads.
 
         Args:
-            encoder_name_or_path: Folder or Hub id of any encoder that `AutoModel` loads, or an encoder itself, of
-                which the model takes a copy.
+            encoder_name_or_path: Folder or Hub id of an encoder that `AutoModel` loads, or an encoder to copy.
             num_labels: Size of the label space; may be left out when `label_names` is given.
             label_names: Names of the labels, in the order of their ids; they travel with the weights.
             encoder_options: Passed on to `AutoModel.from_pretrained`, such as `revision` or `token`.
@@ -263,14 +262,10 @@ class XMTCPreTrainedModel(PreTrainedModel):
         """
         What each token adds to the logit of chosen labels in a branch with `attention_scoring="evidence"`, of shape
         (texts, chosen, tokens); zero on padding. They sum to the logit of the branch without the bias of the label;
-        with a label tree, to what the label has of its own, given the way down to it. Arguments as in
-        [`label_word_attention`].
+        with a label tree, to what the label has of its own. Arguments as in [`label_word_attention`].
         """
         if getattr(self.config, "attention_scoring", None) != "evidence":
-            raise ValueError(
-                "Words have no contributions of their own where an MLP scores what a label read: build the model with "
-                "`attention_scoring='evidence'`, or take `label_word_attention`."
-            )
+            raise ValueError("Contributions need `attention_scoring='evidence'`; `label_word_attention` does not.")
         return self._of_tokens("contributions", label_ids, branch, *inputs, **fields)
 
     @torch.no_grad()
@@ -307,10 +302,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
         # Transformers' own pipeline reads names here; beyond this many labels it has no logits to name.
         if self.config.num_labels <= self.config.max_logits_labels:
             names = self.label_names or [f"LABEL_{i}" for i in range(self.config.num_labels)]
-            self.config.id2label, self.config.label2id = (
-                dict(enumerate(names)),
-                {name: i for i, name in enumerate(names)},
-            )
+            self.config.id2label = dict(enumerate(names))
+            self.config.label2id = {name: i for i, name in enumerate(names)}
 
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
         """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""

@@ -12,7 +12,7 @@ from transformers import HfArgumentParser, pipeline
 from glocal_xml.modeling import TASK, ExtremeMultiLabelPipeline
 from glocal_xml.modeling.text_windows import readable_text
 
-from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments, read_dict
+from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from .run import quieten, run
 from .word_encoder import WORD_ENCODER
 
@@ -75,11 +75,7 @@ def fit(
         "save_strategy": "no",
         **options,
     }
-    if options.get("model") is None:
-        # Without a bias for each label most of a short training goes into learning how rare labels are.
-        given = read_dict("model_config", options.get("model_config"))
-        settings["model_config"] = {"label_bias": True, **given}
-    else:
+    if options.get("model") is not None:
         # A trained model brings its encoder, and keeps its configuration.
         settings["encoder"] = None
     with TemporaryDirectory() as folder:

@@ -64,9 +64,8 @@ def test_branches_over_texts_and_chunks(encoder_folder, chunk_bytes):
         {**{name: value[part] for name, value in inputs.items()}, "labels": labels[part]}
         for part in (slice(2), slice(2, 3))
     ]
-    features = model.text_features(**inputs)
     several = chunk_bytes == 2**9
-    assert (model.local_head.chunk_size(features["local"]) < 13) == several
+    assert (model(**inputs, output_scores=True).scores.run_size < 13) == several
     measured = branch_divergences(model.train(), halves)
     assert model.training, "left as it was"
 

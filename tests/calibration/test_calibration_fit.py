@@ -20,7 +20,8 @@ from glocal_xml.calibration import (
     reliability_bins,
     report_lines,
 )
-from glocal_xml.modeling.calibration import F_KINDS, calibrated
+from glocal_xml.modeling.configuration_base import F_KINDS
+from glocal_xml.modeling.pipeline_xmtc import calibrated
 
 
 @st.composite

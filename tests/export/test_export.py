@@ -59,7 +59,6 @@ def test_a_program_gives_what_the_model_gives(case, encoder):
     ("case", "encoder", "message"),
     [
         ("glocal_xml-clusters", "bert", "label tree"),
-        ("aplc_xlnet", "bert", "APLCXLNet chooses by the text"),
         ("glocal_xml", "xlnet", "encoder xlnet"),
         ("light_attention", "word_lstm", "encoder word_lstm"),
     ],

@@ -16,7 +16,7 @@ from glocal_xml.labels import edit_labels
 from glocal_xml.labels.label_changes import plan_changes
 from glocal_xml.labels.table_rows import tree_rows
 from glocal_xml.modeling import FAMILIES
-from glocal_xml.modeling.label_candidates import CandidateTree
+from glocal_xml.modeling.label_tree import CandidateTree
 
 sys.path.append(str(Path(__file__).parents[1] / "modeling"))
 from plain_candidates import children_of, make_tree

@@ -75,16 +75,15 @@ def plain_scores(pipe, text):
     """Final and branch probabilities of all labels of one text, (labels,) and (labels, branches)."""
     inputs = pipe.tokenizer(text or " ", truncation=True, return_tensors="pt")
     with torch.no_grad():
-        features = pipe.model.text_features(**inputs)
-        branches = pipe.model.branch_logits(features, torch.arange(NUM_LABELS)[None]).values()
-    branches = torch.stack([logits[0].sigmoid() for logits in branches], dim=-1)
+        scores = pipe.model(**inputs, output_scores=True).scores
+    branches = torch.stack([branch.all()[0].sigmoid() for branch in scores.branches.values()], dim=-1)
     return branches.mean(dim=-1), branches
 
 
 def plain_rows(pipe, final, branches):
     """All labels, best first."""
     best = sorted(range(NUM_LABELS), key=lambda i: (-final[i].item(), i))
-    names = list(pipe.model.branch_heads())
+    names = pipe.model.branch_names
     return [
         {
             "label": f"label {i}",
