@@ -128,7 +128,7 @@ class AdaptiveLabelClusters(nn.Module):
                 "It is not known which labels are frequent: call `set_label_counts(label_space.counts)` once on a new "
                 "model; saved weights hold the answer, for clusters of the same sizes."
             )
-        if hidden.dim() != 2 or len(hidden) == 0:
+        if hidden.dim() != 2 or hidden.shape[0] == 0:
             raise ValueError(
                 f"Pass a tensor of shape (texts, hidden size) with at least one text, got {tuple(hidden.shape)}."
             )
@@ -157,7 +157,7 @@ class ClusterScores(LabelScores):
 
     def __init__(self, layer: AdaptiveLabelClusters, hidden: torch.Tensor):
         self.layer, self.hidden = layer, hidden
-        self.num_texts, self.num_labels = len(hidden), layer.num_labels
+        self.num_texts, self.num_labels = hidden.shape[0], layer.num_labels
         self.run_size = self._chunk_size(layer.num_labels, *hidden.shape)
         self.tables = [read_table(owner)[0] for owner in (layer, *layer.tails)]
         self.runs = layer.runs

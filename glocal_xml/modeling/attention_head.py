@@ -102,7 +102,7 @@ class WordScores(LabelScores):
         self.keys, self.values, self.mask = keys.contiguous(), values.contiguous(), mask
         self.temperature = head.temperature
         self.table, self.queries, self.bias = read_table(head)  # (labels, key), (labels,)
-        self.num_texts, self.num_labels = len(keys), len(self.queries)
+        self.num_texts, self.num_labels = keys.shape[0], self.queries.shape[0]
         self.blocks = plan_blocks(self.num_labels, bytes_per_score, head.chunk_bytes, mask)
         self.run_size = self.blocks.num_labels
 

@@ -148,6 +148,9 @@ def chunk_size(num_labels: int, bytes_per_label: int, chunk_bytes: int | None, d
         chunk_bytes: Memory that the scores of a chunk may take; by device when left out.
         device: Where they are computed.
     """
+    # An exported program knows neither the number of texts nor their lengths.
+    if torch.compiler.is_exporting():
+        return num_labels
     if chunk_bytes is None:
         chunk_bytes = CPU_CHUNK_BYTES if device.type == "cpu" else ACCELERATOR_CHUNK_BYTES
     chunks = math.ceil(num_labels / max(1, chunk_bytes // bytes_per_label))
@@ -175,10 +178,9 @@ def plan_blocks(num_labels: int, bytes_per_score: int, chunk_bytes: int | None, 
         chunk_bytes: Memory that the scores of a chunk may take; by device when left out.
         mask: The real tokens, which come first in every text, of shape (texts, tokens).
     """
-    texts = [(slice(0, len(mask)), mask.shape[1], ~mask)]
-    size = chunk_size(num_labels, bytes_per_score * len(mask), chunk_bytes, mask.device)
-    # An exported program does not know the number of texts.
-    if size >= min(_ENOUGH_LABELS, num_labels) or torch.compiler.is_exporting():
+    texts = [(slice(0, mask.shape[0]), mask.shape[1], ~mask)]
+    size = chunk_size(num_labels, bytes_per_score * mask.shape[0], chunk_bytes, mask.device)
+    if torch.compiler.is_exporting() or size >= min(_ENOUGH_LABELS, num_labels):
         return Blocks(size, texts)
     texts = [(slice(i, i + 1), length, None) for i, length in enumerate(mask.sum(dim=1).tolist())]
     return Blocks(chunk_size(num_labels, bytes_per_score, chunk_bytes, mask.device), texts)

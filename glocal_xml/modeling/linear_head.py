@@ -116,7 +116,7 @@ class LinearScores(LabelScores):
     ):
         self.document_embedding, self.table = document_embedding, table
         self.weight, self.bias = weight, bias  # (labels, hidden), (labels,)
-        self.num_texts, self.num_labels = len(document_embedding), len(weight)
+        self.num_texts, self.num_labels = document_embedding.shape[0], weight.shape[0]
         # Logits, softplus, sigmoid and a copy; the label's embedding and its gradient, which should stay in the cache.
         per_label = 4 * (4 * self.num_texts + 2 * document_embedding.shape[1])
         self.run_size = chunk_size(self.num_labels, per_label, chunk_bytes, document_embedding.device)

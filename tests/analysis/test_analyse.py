@@ -132,7 +132,7 @@ def test_an_interrupted_point_goes_on_where_it_stopped(flags, tmp_path, monkeypa
     argv = ["layers", *flags, "--layers", "1", "--keep_models"]
     (whole,) = main(argv)
     folder = whole.folder
-    assert (folder / "model.safetensors").is_file() and folder == tmp_path / "runs" / "as_recipe" / "seed-42"
+    assert (folder / "model.safetensors").is_file() and folder == tmp_path / "runs" / "local_layer=1" / "seed-42"
     # Trained, and stopped before it was measured.
     (folder / "divergences.json").unlink()
     with monkeypatch.context() as patch:

@@ -73,8 +73,8 @@ def test_a_study_that_is_not_there_or_not_of_this_family():
 def test_runs_are_named_by_what_differs_from_the_recipe():
     recipe = ModelArguments(encoder="x", model_config={"use_pooler": True})
     both = Point("", None, {"branches": "both", "local_layer": 1, "use_pooler": False})
-    assert run_name(real_changes(both, recipe)) == "use_pooler=False"
-    assert run_name(real_changes(Point("", 1, {"local_layer": 1}), recipe)) == "as_recipe"
+    assert run_name(real_changes(both, recipe)) == "local_layer=1--use_pooler=False"
+    assert run_name(real_changes(Point("", 1, {"branches": "both"}), recipe)) == "as_recipe"
     names = {"experts": ["A-1", "D-6"], "training_loss": "collaborative", "diversity_weight": 0.0}
     assert run_name(names) == "experts=A-1,D-6--training_loss=collaborative--diversity_weight=0"
     assert run_name({"cluster_proportions": [1 / 3] * 3}) == "cluster_proportions=0.333333,0.333333,0.333333"

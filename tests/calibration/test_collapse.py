@@ -94,6 +94,7 @@ def test_labels_that_are_not_yet_trained_are_not_judged(watch, monkeypatch, capl
 
 def test_advice_follows_the_settings(watch):
     watch.args.learning_rate, watch.args.warmup_steps = 2e-4, 0
+    watch.model.config.label_bias = False
     advice = "; ".join(watch.advice())
     assert "label_bias" in advice and "encoder than 0.0002" in advice and "heads than 0.0002" in advice
     assert "warm-up" in advice and "more training than 3 epochs" in advice and "tree" not in advice

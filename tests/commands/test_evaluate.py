@@ -41,7 +41,7 @@ def broken(model_folder, name):
         weights.unlink()
     elif name == "larger":
         config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, "mlp_size": 9}))
+        (folder / "config.json").write_text(json.dumps({**config, "value_size": 9}))
     elif name == "parent":
         shutil.rmtree(folder)
         shutil.copytree(model_folder, folder / "checkpoint-7")

@@ -58,7 +58,7 @@ def test_lines_from_a_pipe(predict, expected):
 
 
 @pytest.mark.parametrize(
-    "options", [{"threshold": 0.5}, {"candidate_labels": ["is cherry", "is dog", "is elephant"]}, {"windows": "max"}]
+    "options", [{"threshold": 0.6}, {"candidate_labels": ["is cherry", "is dog", "is elephant"]}, {"windows": "max"}]
 )
 def test_options_reach_the_pipeline(predict, expected, tmp_path, options):
     (tmp_path / "names.txt").write_text("is cherry\n is dog \n\nis dog\nis elephant\n", encoding="utf-8")

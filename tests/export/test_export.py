@@ -38,7 +38,7 @@ def probabilities(model, input_ids, attention_mask):
 @pytest.mark.parametrize(
     ("case", "encoder"),
     [
-        ("glocal_xml-bias-pooler", "bert"),
+        ("glocal_xml-pooler", "bert"),
         ("glocal_xml-local", "distilbert"),
         ("me_xml-three-experts", "roberta"),
         ("light_attention", "modernbert"),

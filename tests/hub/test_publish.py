@@ -147,7 +147,7 @@ def test_a_folder_that_is_no_model_is_one_line(hub, run_folder, tmp_path, capsys
     for name, message in {
         "results.json": "neither results.json nor README.md",
         "labels.txt": "lacks labels.txt",
-        "label_scorer.py": "label_scorer.py is missing",
+        "label_scores.py": "label_scores.py is missing",
         "model.safetensors": "has no weights",
     }.items():
         (run_folder / name).unlink()

@@ -83,7 +83,7 @@ def test_labels_that_stay_keep_their_scores(case, tokenizer, tmp_path):
 
 # To the tokenizer, two spaces are like one.
 def test_a_new_label_starts_as_the_one_with_the_most_similar_name(tokenizer):
-    model = make_model("glocal_xml-bias-pooler")
+    model = make_model("glocal_xml-pooler")
     new, _ = edit_labels(model, make_space(), tokenizer, add=["moon  d", "queen  b"])
     table, old = new.global_head.label_embeddings, model.global_head.label_embeddings
     for row, name in ((-2, "moon d"), (-1, "queen b")):
