@@ -100,7 +100,7 @@ def _attention_cost(head: AttentionHead, shape: LossShape) -> HeadCost:
     widths = [head.mlp_hidden.out_features, *(layer.out_features for layer in head.mlp_further), 1]
     behind = sum(before * after for before, after in itertools.pairwise(widths))
     # Scores and weights; what was read, its gradient and a copy.
-    chunk = 2 * shape.tokens + 3 * sum(widths)
+    chunk = 3 * shape.tokens + 3 * sum(widths)
     return _words_cost(head, shape, widths[0], behind, chunk, sum(widths))
 
 

@@ -156,9 +156,9 @@ class AttentionScores(WordScores):
 
     def __init__(self, head: AttentionHead, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor):
         self.layers = [*head.mlp_further, head.mlp_output]
-        # Scores and weights; what was read, its gradient and a copy, in all layers.
+        # Scores, weights and their gradients; what was read, its gradient and a copy, in all layers.
         widths = values.shape[2] + sum(layer.out_features for layer in self.layers)
-        super().__init__(head, keys, values, mask, 4 * (2 * keys.shape[1] + 3 * widths))
+        super().__init__(head, keys, values, mask, 4 * (3 * keys.shape[1] + 3 * widths))
 
     def sums(
         self,

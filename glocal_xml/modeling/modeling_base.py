@@ -25,7 +25,20 @@ class XMTCPreTrainedModel(PreTrainedModel):
     """
     Base of all families: a text encoder, heads over labels, and the names of the labels beside the weights.
 
-    A family defines its heads, `branch_heads`, and a `forward` that makes scores of them and answers from these.
+    A family defines its heads, `branch_heads`, and a `forward` that makes scores of them and answers from these. It is
+    called with:
+
+    Args:
+        input_ids: Token ids, of shape (texts, tokens).
+        attention_mask: 1 for real tokens, 0 for padding on either side.
+        token_type_ids: Passed on to the encoder, where given.
+        labels: Ids of the positive labels, of shape (texts, most labels of a text), padded with -100.
+        top_k: Number of labels to return in evaluation mode; the configuration's by default.
+        output_logits: Whether to return the logits of all labels; by default in evaluation mode, up to
+            `config.max_logits_labels` labels.
+        candidate_ids: The only labels to score and rank, each once: the same for every text, (candidates,), or per
+            text, (texts, candidates).
+        output_scores: Whether to return the scores themselves ([`LabelScores`]) and no ranking.
     """
 
     config_class = XMTCConfig
@@ -34,8 +47,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
     accepts_loss_kwargs = False
     supports_gradient_checkpointing = True
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
-    # The same family with a label tree, and what splits labels over processes: their modules set these, so that models
-    # which use neither do not ship the code.
+    # Set by the modules that have them, so that models without a label tree or split labels do not ship that code.
     tree_class: ClassVar[type[PreTrainedModel] | None] = None
     label_splitter: ClassVar[Any] = None
 
@@ -50,7 +62,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
     def __init__(self, config: XMTCConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config)
         self.encoder = AutoModel.from_config(config.encoder) if encoder is None else encoder
-        # No family reads it, and a parameter without a gradient stops data-parallel training.
+        # No family reads its pooler, and a parameter without a gradient stops data-parallel training.
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None
         self.label_names: list[str] | None = None
@@ -71,13 +83,13 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def maybe_distribute_model(cls, model: nn.Module, distributed_config: Any, mesh_manager: Any) -> nn.Module:
-        if distributed_config is None or distributed_config.tp_size < 2:
-            return super().maybe_distribute_model(model, distributed_config, mesh_manager)
-        if cls.label_splitter is None:
+        is_split = distributed_config is not None and distributed_config.tp_size > 1
+        if is_split and cls.label_splitter is None:
             raise ValueError("Labels are split over processes by the package: `pip install glocal-xml`.")
-        cls.label_splitter.check(model, distributed_config.tp_size)
+        if is_split:
+            cls.label_splitter.check(model, distributed_config.tp_size)
         model = super().maybe_distribute_model(model, distributed_config, mesh_manager)
-        return cls.label_splitter.install(model, mesh_manager.get_mesh("tp").get_group())
+        return cls.label_splitter.install(model, mesh_manager.get_mesh("tp").get_group()) if is_split else model
 
     @classmethod
     def from_encoder(
@@ -198,15 +210,14 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
         Args:
             top_k: Number of labels to return; the configuration's by default, and no more than there are.
-            candidate_ids: The labels to choose from, the same for every text; each of them is scored, also where a
-                label tree or a shortlist would leave it out. All labels by default.
+            candidate_ids: The only labels to choose from, each of which is scored; all labels by default.
         """
         if candidate_ids is not None:
             ids = check_label_ids(candidate_ids, self.config.num_labels, input_ids, name="candidate_ids")
             candidate_ids = ids.unique()  # in order
-        inputs = (input_ids, attention_mask, token_type_ids)
+        options = {"top_k": top_k, "output_logits": False, "candidate_ids": candidate_ids}
         with evaluation_mode(self):
-            return self(*inputs, top_k=top_k, output_logits=False, candidate_ids=candidate_ids)
+            return self(input_ids, attention_mask, token_type_ids, **options)
 
     @torch.no_grad()
     def score_labels(
@@ -217,7 +228,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         token_type_ids: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """
-        Probabilities of chosen labels alone: `"final"` and one entry per branch, each of shape (texts, chosen).
+        Probabilities of chosen labels alone: one entry per branch and `"final"`, each of shape (texts, chosen).
 
         Args:
             label_ids: The same labels for every text, of shape (chosen,), or labels per text, (texts, chosen).
@@ -225,8 +236,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
         label_ids = check_label_ids(label_ids, self.config.num_labels, input_ids)
         with evaluation_mode(self):
             output = self(input_ids, attention_mask, token_type_ids, candidate_ids=label_ids)
-        branches = dict(zip(self.branch_names, output.branch_logits.unbind(dim=1), strict=True))
-        return {name: logits.sigmoid() for name, logits in {**branches, "final": output.logits}.items()}
+        logits = (*output.branch_logits.unbind(dim=1), output.logits)
+        return {name: scores.sigmoid() for name, scores in zip((*self.branch_names, "final"), logits, strict=True)}
 
     def attention_branches(self) -> list[str]:
         """The names of the branches with label-word attention, of which there must be one."""
@@ -236,28 +247,20 @@ class XMTCPreTrainedModel(PreTrainedModel):
         return names
 
     def label_word_attention(
-        self,
-        label_ids: Sequence[int] | torch.Tensor,
-        *inputs: torch.Tensor | None,
-        branch: str | None = None,
-        **fields,
+        self, label_ids: Any, *inputs: Any, branch: str | None = None, **fields: Any
     ) -> torch.Tensor:
         """
         The weights with which chosen labels read the tokens, of shape (texts, chosen, tokens); zero on padding.
 
         Args:
-            label_ids: The same labels for every text, of shape (chosen,), or labels per text, (texts, chosen).
-            inputs, fields: `input_ids`, `attention_mask` and `token_type_ids` as for `forward`.
+            label_ids: As in [`score_labels`].
+            inputs, fields: `input_ids`, `attention_mask` and `token_type_ids`.
             branch: Which branch with label-word attention is meant; by default the first.
         """
         return self._of_tokens("attention", label_ids, branch, *inputs, **fields)
 
     def word_contributions(
-        self,
-        label_ids: Sequence[int] | torch.Tensor,
-        *inputs: torch.Tensor | None,
-        branch: str | None = None,
-        **fields,
+        self, label_ids: Any, *inputs: Any, branch: str | None = None, **fields: Any
     ) -> torch.Tensor:
         """
         What each token adds to the logit of chosen labels in a branch with `attention_scoring="evidence"`, of shape
@@ -339,9 +342,9 @@ class XMTCPreTrainedModel(PreTrainedModel):
         """Loads weights and configuration as everywhere in Transformers, and the label names beside them."""
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
-        names = find_label_names(pretrained_model_name_or_path, **kwargs)
+        names = find_label_names(pretrained_model_name_or_path, **kwargs) or []
         # A checkpoint loaded into another label space has no use for the old names.
-        model.set_label_names(names if names is not None and len(names) == model.config.num_labels else None)
+        model.set_label_names(names if len(names) == model.config.num_labels else None)
         return loaded
 
 

@@ -35,7 +35,7 @@ class GlocalXMLWithLabelTree(LabelTreeMixin, GlocalXMLForMultiLabel):
         candidate_ids: torch.Tensor | None = None,
         output_scores: bool = False,
     ) -> XMTCOutput:
-        """Arguments as in [`GlocalXMLForMultiLabel.forward`]."""
+        """Arguments as in [`XMTCPreTrainedModel`]."""
         texts = encode_texts(
             self.encoder, self.layers, input_ids, attention_mask, token_type_ids, labels, self.config.num_labels
         )

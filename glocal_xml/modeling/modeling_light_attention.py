@@ -64,19 +64,7 @@ class LightAttentionForMultiLabel(XMTCPreTrainedModel):
         candidate_ids: torch.Tensor | None = None,
         output_scores: bool = False,
     ) -> XMTCOutput:
-        """
-        Args:
-            input_ids: Word ids, of shape (texts, words).
-            attention_mask: 1 for real words, 0 for padding on either side.
-            token_type_ids: Passed on to the encoder, where given.
-            labels: Ids of the positive labels, of shape (texts, most labels of a text), padded with -100.
-            top_k: Number of labels to return in evaluation mode; the configuration's by default.
-            output_logits: Whether to return the logits of all labels; by default in evaluation mode, up to
-                `config.max_logits_labels` labels.
-            candidate_ids: The only labels to score and rank: the same for every text, (candidates,), or per text,
-                (texts, candidates).
-            output_scores: Whether to return the scores themselves ([`LabelScores`]) and no ranking.
-        """
+        """Arguments as in [`XMTCPreTrainedModel`]."""
         texts = encode_texts(
             self.encoder, {self.last_layer}, input_ids, attention_mask, token_type_ids, labels, self.config.num_labels
         )  # III-D, layers 1 and 2

@@ -84,7 +84,7 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
         candidate_ids: torch.Tensor | None = None,
         output_scores: bool = False,
     ) -> XMTCOutput:
-        """Arguments as in [`LightAttentionForMultiLabel.forward`]."""
+        """Arguments as in [`XMTCPreTrainedModel`]."""
         trained = self.trained_levels() if self.training else range(self.label_level, self.label_level + 1)
         inputs = (input_ids, attention_mask, token_type_ids, labels, self.config.num_labels)
         texts = self._encode_levels(trained, *inputs)

@@ -36,7 +36,7 @@ class MEXMLWithLabelTree(LabelTreeMixin, MEXMLForMultiLabel):
         candidate_ids: torch.Tensor | None = None,
         output_scores: bool = False,
     ) -> XMTCOutput:
-        """Arguments as in [`MEXMLForMultiLabel.forward`]."""
+        """Arguments as in [`XMTCPreTrainedModel`]."""
         texts = encode_texts(
             self.encoder, self.layers, input_ids, attention_mask, token_type_ids, labels, self.config.num_labels
         )
