@@ -45,7 +45,8 @@ class GlocalXMLConfig(AttentionConfig):
         shortlist (`int`, *optional*):
             Beyond the paper: prediction computes local scores only for this many labels, the best of the global
             branch, and ranks these. Much faster with many labels, and no longer exact; off by default, for
-            `branches="both"` only. It does not change training, nor a call with labels or for all logits.
+            `branches="both"` only. `predict_top_k` and the pipeline use it; training, and a call with labels or for
+            all logits, do not.
     """
 
     model_type = "glocal_xml"

@@ -17,16 +17,14 @@ from .encoder import attended_first, evaluation_mode, load_encoder
 from .label_scores import MeanProbability, XMTCOutput, check_label_ids, mean_probability_logits
 from .linear_head import IdentityStart, LabelTable, Projection
 
-TASK = "extreme-multi-label-classification"
-PIPELINE = "pipeline_xmtc.ExtremeMultiLabelPipeline"
+TASK, PIPELINE = "extreme-multi-label-classification", "pipeline_xmtc.ExtremeMultiLabelPipeline"
 
 
 class XMTCPreTrainedModel(PreTrainedModel):
     """
     Base of all families: a text encoder, heads over labels, and the names of the labels beside the weights.
 
-    A family defines its heads, `branch_heads`, and a `forward` that makes scores of them and answers from these. It is
-    called with:
+    A family defines its heads, `branch_heads`, and a `forward` that makes scores of them and answers from these:
 
     Args:
         input_ids: Token ids, of shape (texts, tokens).
@@ -106,7 +104,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
         Args:
             encoder_name_or_path: Folder or Hub id of an encoder that `AutoModel` loads, or an encoder to copy.
-            num_labels: Size of the label space; may be left out when `label_names` is given.
+            num_labels: Size of the label space; not needed with `label_names`.
             label_names: Names of the labels, in the order of their ids; they travel with the weights.
             encoder_options: Passed on to `AutoModel.from_pretrained`, such as `revision` or `token`.
             config_fields: Fields of the configuration of this family.
@@ -139,7 +137,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
     @property
     def branch_names(self) -> list[str]:
-        """The names of the branches, in the order in which outputs have them."""
+        """Names of the branches, in the order of outputs."""
         return list(self.branch_heads())
 
     def start_label_bias(self, log_odds: torch.Tensor) -> None:
@@ -163,6 +161,10 @@ class XMTCPreTrainedModel(PreTrainedModel):
     def start_epoch(self, epoch: int) -> None:
         """Tells the model that an epoch of training begins, the first being 0; some losses change with it."""
 
+    def wants_logits(self, output_logits: bool | None) -> bool:
+        """Whether to return the logits of all labels."""
+        return self.config.num_labels <= self.config.max_logits_labels if output_logits is None else output_logits
+
     def answer(
         self,
         scores: MeanProbability,
@@ -182,13 +184,11 @@ class XMTCPreTrainedModel(PreTrainedModel):
         top_k = min(self.config.top_k if top_k is None else top_k, scores.num_labels)
         if top_k < 1:
             raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
-        if output_logits is None:
-            output_logits = scores.num_labels <= self.config.max_logits_labels
         if candidate_ids is not None:
             best, branch_logits = scores.top_k_of(candidate_ids, min(top_k, candidate_ids.shape[-1]))
             output.branch_logits = branch_logits.transpose(0, 1)
             output.logits = mean_probability_logits(list(branch_logits))
-        elif output_logits:
+        elif self.wants_logits(output_logits):
             best, output.logits = scores.top_k_and_all(top_k)
         else:
             best = scores.top_k(top_k)
@@ -265,7 +265,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         """
         What each token adds to the logit of chosen labels in a branch with `attention_scoring="evidence"`, of shape
         (texts, chosen, tokens); zero on padding. They sum to the logit of the branch without the bias of the label;
-        with a label tree, to what the label has of its own. Arguments as in [`label_word_attention`].
+        with a label tree, to what the label has of its own.
         """
         if getattr(self.config, "attention_scoring", None) != "evidence":
             raise ValueError("Contributions need `attention_scoring='evidence'`; `label_word_attention` does not.")
@@ -289,8 +289,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
         with evaluation_mode(self):
             scores = self(input_ids, attention_mask, token_type_ids, output_scores=True).scores
             values = getattr(scores.branches[branch], what)(label_ids)
-        order, _ = attended_first((torch.ones_like(input_ids) if attention_mask is None else attention_mask).ne(0))
         # Back to where the tokens stood.
+        order, _ = attended_first((torch.ones_like(input_ids) if attention_mask is None else attention_mask).ne(0))
         return torch.zeros_like(values).scatter(2, order.unsqueeze(1).expand_as(values), values)
 
     def set_label_names(self, label_names: list[str] | None) -> None:
@@ -322,7 +322,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         name = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
         known = getattr(self.config, "auto_map", None) or {}
         self.config.auto_map = {**known, "AutoModelForSequenceClassification": name}
-        # Not imported: a model does not need its pipeline, and code that came with a checkpoint may lack it.
+        # Not imported: code that came with a checkpoint may lack it.
         pipeline_file = Path(__file__).with_name(PIPELINE.split(".")[0] + ".py")
         vars(self.config).pop("custom_pipelines", None)
         if pipeline_file.is_file():

@@ -82,8 +82,8 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
         branches = self.branches(texts, self.documents(texts))  # eq. 2-6
         terms = {name: scores.loss(texts.labels) for name, scores in branches.items() if labels is not None}  # eq. 8
         scores = mean_probability(branches)  # eq. 7
-        if self.config.shortlist is not None and labels is None and not output_logits:
-            scores, output_logits = Shortlist(scores, self.config.shortlist), False
+        if self.config.shortlist is not None and labels is None and not self.wants_logits(output_logits):
+            scores = Shortlist(scores, self.config.shortlist)
         return self.answer(scores, terms, top_k, output_logits, candidate_ids, output_scores)
 
     def documents(self, texts: EncodedTexts) -> torch.Tensor | None:

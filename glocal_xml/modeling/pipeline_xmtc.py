@@ -233,7 +233,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
         if max(counts) > 1:
             found = best_of_windows(self.model, fields, counts, windows, top_k, candidate_ids)
             return {"ids": found.ids, "scores": found.scores, "branches": found.branch_scores}
-        scores = self.model(**fields, output_scores=True).scores
+        scores = self.model(**fields, output_logits=False, output_scores=True).scores
         if candidate_ids is None:
             best = scores.top_k(min(top_k, scores.num_labels))
         else:

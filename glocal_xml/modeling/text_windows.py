@@ -147,7 +147,8 @@ def best_of_windows(
         candidate_ids: The only labels to choose from, (candidates,); all by default.
     """
     parts = zip(*(values.split(_WINDOWS_AT_ONCE) for values in fields.values()), strict=True)
-    scores = [model(**dict(zip(fields, part, strict=True)), output_scores=True).scores for part in parts]
+    batches = [dict(zip(fields, part, strict=True)) for part in parts]
+    scores = [model(**batch, output_logits=False, output_scores=True).scores for batch in batches]
     best = [_best_of_each(part, top_k, candidate_ids) for part in scores]
     found = [ids.unique() for ids in torch.cat(best).split(list(counts))]  # in order, of each text
     # The labels of its text for every window; the last one repeated where others have more.

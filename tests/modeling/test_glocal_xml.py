@@ -291,9 +291,9 @@ def test_shortlist_of_all_labels_is_exact(scoring):
         model.global_head.chunk_bytes = model.local_head.chunk_bytes = 2000
         branches = model(input_ids, mask, output_scores=True).scores.branches
         assert all(scores.run_size < 40 for scores in branches.values())
-        every = model(input_ids, mask)
+        every = model(input_ids, mask, output_logits=False)
         model.config.shortlist = 6
-        short = model(input_ids, mask)
+        short = model(input_ids, mask, output_logits=False)
         predicted = model.predict_top_k(input_ids, mask)
     assert every.logits is None
     assert torch.equal(every.top_k_ids, exact.top_k_ids)
@@ -317,4 +317,4 @@ def test_shortlist_leaves_loss_and_all_logits_exact():
     assert torch.equal(model(input_ids, labels=labels, top_k=2).loss, exact.loss)
     assert torch.equal(model(input_ids, top_k=2, output_logits=True).logits, exact.logits)
     with pytest.raises(ValueError, match="shortlist holds 2"):
-        model(input_ids, top_k=3)
+        model.predict_top_k(input_ids, top_k=3)

@@ -153,7 +153,7 @@ def test_windows_equal_plain_scoring_of_each(pipe, score):
 def test_many_windows_go_through_the_encoder_in_parts(glocal, monkeypatch):
     text = " ".join(random.Random(2).choices(WORDS, k=400))
     whole = glocal(text, windows="mean", top_k=NUM_LABELS)
-    monkeypatch.setattr("glocal_xml.modeling.window_scores._WINDOWS_AT_ONCE", 3)
+    monkeypatch.setattr("glocal_xml.modeling.text_windows._WINDOWS_AT_ONCE", 3)
     sizes, encoder = [], glocal.model.encoder.forward
 
     def forward(input_ids, **kwargs):
@@ -354,11 +354,14 @@ def test_pipeline_of_transformers_takes_batches(name, tokenizer):
         assert_best(rows, expected)
 
 
-def test_pipeline_of_transformers_says_when_there_are_too_many_labels(tokenizer):
+def test_too_many_labels_for_the_pipeline_of_transformers(tokenizer):
+    """It reads the logits of all labels; who asks the model itself is told what to do."""
     model = make_model("glocal_xml", max_logits_labels=NUM_LABELS - 1)
     standard = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=5)
-    with pytest.raises(ValueError, match=TASK):
+    with pytest.raises(KeyError, match="logits"):
         standard(TEXTS[0])
+    with pytest.raises(ValueError, match=TASK):
+        model(**tokenizer(TEXTS[0], return_tensors="pt"))["logits"]
 
 
 def test_a_call_may_ask_for_scores_as_they_are(glocal):

@@ -17,10 +17,13 @@ CASES = {
     MEXMLConfig: SHARED | ATTENTION | {"linear_head", "configuration_me_xml", "modeling_me_xml"},
     APLCXLNetConfig: SHARED
     | {"adaptive_clusters", "cluster_sizes", "linear_head", "configuration_aplc_xlnet", "modeling_aplc_xlnet"},
-    LightAttentionConfig: SHARED | ATTENTION | WORDS | {"configuration_light_attention", "modeling_light_attention"},
+    LightAttentionConfig: SHARED
+    | ATTENTION
+    | WORDS
+    | {"linear_head", "configuration_light_attention", "modeling_light_attention"},
 }
 # Of what travelled before: 29 to 31 files of 3,300 lines.
-MOST_FILES, MOST_LINES = 13, 3000
+MOST_FILES, MOST_LINES = 14, 3000
 
 
 def saved_files(config, folder):
