@@ -209,15 +209,14 @@ class XMTCPreTrainedModel(PreTrainedModel):
         The best labels of each text, in evaluation mode and without keeping all scores.
 
         Args:
-            top_k: Number of labels to return; the configuration's by default, and no more than there are.
+            top_k: Number of labels to return; the configuration's by default.
             candidate_ids: The only labels to choose from, each of which is scored; all labels by default.
         """
         if candidate_ids is not None:
             ids = check_label_ids(candidate_ids, self.config.num_labels, input_ids, name="candidate_ids")
             candidate_ids = ids.unique()  # in order
-        options = {"top_k": top_k, "output_logits": False, "candidate_ids": candidate_ids}
         with evaluation_mode(self):
-            return self(input_ids, attention_mask, token_type_ids, **options)
+            return self(input_ids, attention_mask, token_type_ids, None, top_k, False, candidate_ids)
 
     @torch.no_grad()
     def score_labels(
