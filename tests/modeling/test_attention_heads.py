@@ -55,16 +55,14 @@ def make(
 
 
 def bytes_for(head, hidden_states, mask, chunk, blocks):
-    """The memory for chunks of so many labels, found by asking the head."""
-    head.chunk_bytes = 1
-    texts, labels = len(mask), head.label_embeddings.out_features
-    per_score = 1
-    with torch.no_grad():
-        while head(hidden_states, mask).run_size == 1 and labels > 1 and per_score < 1e6:
-            per_score *= 2
-            head.chunk_bytes = per_score
-    per_score = max(1, per_score // 2)
-    return per_score * chunk * (texts if blocks == ALL_TEXTS else 1)
+    """The memory for chunks of so many labels, found by asking the head: that of two labels first."""
+    few, enough = 0, 2**20
+    while head.label_embeddings.out_features > 1 and enough - few > 1:
+        head.chunk_bytes = (few + enough) // 2
+        with torch.no_grad():
+            one_by_one = head(hidden_states, mask).run_size == 1
+        few, enough = (head.chunk_bytes, enough) if one_by_one else (few, head.chunk_bytes)
+    return enough // 2 * chunk * (len(mask) if blocks == ALL_TEXTS else 1)
 
 
 @pytest.fixture(autouse=True)
