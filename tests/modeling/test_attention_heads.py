@@ -396,6 +396,7 @@ def _parallel_step(rank, folder):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
     torch.multiprocessing.spawn(_parallel_step, (str(tmp_path),), nprocs=2)
     torch.manual_seed(0)
