@@ -34,7 +34,7 @@ class Study:
         reproduces: Figures or tables of the paper that it follows.
         found: What the paper reports there.
         points: Its models, from the depth of the encoder and the layers that were asked for.
-        layers: The layers it goes through unless told otherwise, from the depth; `None` where layers are no choice.
+        layers: Its default layers, from the depth; `None` where there is no choice of layers.
     """
 
     name: str
