@@ -20,7 +20,6 @@ class EncodedTexts:
 
     hidden_states: dict[int, torch.Tensor]  # by layer, 0 being the embedding output: (texts, tokens, hidden)
     mask: torch.Tensor  # (texts, tokens), true for attended tokens
-    order: torch.Tensor  # (texts, tokens), where each token stood in the input
     document_positions: torch.Tensor  # (texts,), where the token that stands for the text is now
     labels: torch.Tensor | None = None  # (texts, positives), checked label ids, each once
 
@@ -73,7 +72,7 @@ def encode_texts(
     if encoder.config.model_type == "xlnet":
         inputs["use_mems"] = False
         document_positions = mask.sum(dim=1) - 1
-    return EncodedTexts(chosen_layers(encoder, inputs, set(layers)), mask, order, document_positions, labels)
+    return EncodedTexts(chosen_layers(encoder, inputs, set(layers)), mask, document_positions, labels)
 
 
 def attended_first(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -111,9 +110,9 @@ def _shortened(encoder: PreTrainedModel, layers: set[int], seen: dict[int, torch
     """
     A view of the encoder that ends at the highest of `layers` and notes the states of each in `seen`.
 
-    It shares all parameters and is made for one call: several threads may run the same encoder at the same time. None
-    where it is not clear which part of the encoder is its list of layers, or where something else decides what a call
-    of its parts does.
+    It shares all parameters and is made for one call, so that several threads may run the same encoder. None where it is
+    not clear which part of the encoder is its list of layers, or where hooks of other libraries or `compile` replace
+    what a call does.
     """
     last = encoder.config.num_hidden_layers
     lists = [
@@ -148,7 +147,7 @@ class _Noted(nn.Module):
         self.layer, self.number, self.seen, self.transposed = layer, number, seen, transposed
 
     def __getattr__(self, name: str) -> Any:
-        # Encoders ask layers for such as the kind of their attention.
+        # Encoders ask their layers for attributes, such as the kind of attention.
         try:
             return super().__getattr__(name)
         except AttributeError:
