@@ -110,9 +110,9 @@ def _shortened(encoder: PreTrainedModel, layers: set[int], seen: dict[int, torch
     """
     A view of the encoder that ends at the highest of `layers` and notes the states of each in `seen`.
 
-    It shares all parameters and is made for one call, so that several threads may run the same encoder. None where it is
-    not clear which part of the encoder is its list of layers, or where hooks of other libraries or `compile` replace
-    what a call does.
+    It shares all parameters and is made for one call, so that several threads may run the same encoder. None where it
+    is not clear which part of the encoder is its list of layers, or where hooks of other libraries or `compile`
+    replace what a call does.
     """
     last = encoder.config.num_hidden_layers
     lists = [
