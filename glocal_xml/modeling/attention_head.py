@@ -1,15 +1,14 @@
 """Label-word attention as in the GlocalXML paper: labels read words, and one MLP scores what each of them read."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .fused_loss import (
-    Blocks,
-    LossAndGradients,
     LossPair,
     Precisions,
     add_product,
@@ -18,12 +17,14 @@ from .fused_loss import (
     finite,
     fused_loss,
     plan_blocks,
+    reading_loss,
 )
 from .label_scores import LabelScores, masked_softmax, pieces, with_bias
 from .linear_head import LabelTable, Projection, read_table
 
 # A run of labels, or ids of chosen ones.
-Labels = slice | torch.Tensor
+Labels = slice | Tensor
+ALL = slice(None)
 
 
 class AttentionHead(nn.Module):
@@ -71,7 +72,7 @@ class AttentionHead(nn.Module):
         self.mlp_further = nn.ModuleList(Projection(*pair) for pair in itertools.pairwise(mlp_sizes))
         self.mlp_output = Projection(mlp_sizes[-1], 1)
 
-    def forward(self, hidden_states: torch.Tensor, mask: torch.Tensor) -> "AttentionScores":
+    def forward(self, hidden_states: Tensor, mask: Tensor) -> "AttentionScores":
         """The scores of all labels, from token states, (texts, tokens, hidden), and the mask of the real ones."""
         values = self.value(hidden_states)
         if values.dtype == torch.float16:
@@ -84,6 +85,8 @@ class WordScores(LabelScores):
     """
     Scores of labels that read the tokens of a text: what heads with label-word attention have in common.
 
+    A subclass defines `sums`, and for the loss sets `make_reader` ([`reading_loss`]) and the `parameters` of it.
+
     Args:
         head: The head.
         keys, values: Of the tokens, of shape (texts, tokens, size).
@@ -91,9 +94,7 @@ class WordScores(LabelScores):
         bytes_per_score: Memory that one label takes for one text.
     """
 
-    def __init__(
-        self, head: nn.Module, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, bytes_per_score: int
-    ):
+    def __init__(self, head: nn.Module, keys: Tensor, values: Tensor, mask: Tensor, bytes_per_score: int):
         # Under autocast token states may come in single precision, and no projection turns them into half.
         keys = keys.to(values.dtype)
         if values.dtype == torch.float16:
@@ -106,17 +107,17 @@ class WordScores(LabelScores):
         self.blocks = plan_blocks(self.num_labels, bytes_per_score, head.chunk_bytes, mask)
         self.run_size = self.blocks.num_labels
 
-    def run(self, start: int, stop: int) -> torch.Tensor:
+    def run(self, start: int, stop: int) -> Tensor:
         return self._of_all_texts(slice(start, stop))
 
-    def chosen(self, label_ids: torch.Tensor) -> torch.Tensor:
+    def chosen(self, label_ids: Tensor) -> Tensor:
         if label_ids.dim() == 1:
             return self._of_all_texts(label_ids)
         # In pieces: rows are gathered for each text.
         parts = [self.sums(ids, self.attention(ids)) for ids in pieces(label_ids, self.run_size // self.num_texts)]
         return with_bias(torch.cat(parts, dim=1), self.table.biases(label_ids))
 
-    def _of_all_texts(self, labels: Labels) -> torch.Tensor:
+    def _of_all_texts(self, labels: Labels) -> Tensor:
         """Logits of labels that are the same in every text, of shape (texts, labels)."""
         queries, logits = self.table.rows(labels).to(self.keys.dtype), []
         for texts, tokens, padding in self.blocks.texts:
@@ -126,184 +127,84 @@ class WordScores(LabelScores):
             logits.append(self.sums(labels, weights, texts, tokens))
         return with_bias(torch.cat(logits), self.table.biases(labels))
 
-    def attention(self, label_ids: torch.Tensor) -> torch.Tensor:
+    def attention(self, label_ids: Tensor) -> Tensor:
         """Weights with which labels, (texts, chosen), read the tokens: (texts, chosen, tokens); rows sum to one."""
         queries = self.table.rows(label_ids).to(self.keys.dtype)  # (texts, chosen, key)
         scores = at_least_float(queries @ self.keys.transpose(1, 2) / self.temperature)
         return masked_softmax(scores, ~self.mask.unsqueeze(1))
 
-    def sums(
-        self,
-        labels: Labels,
-        weights: torch.Tensor,
-        texts: slice = slice(None),
-        tokens: int | None = None,
-    ) -> torch.Tensor:
+    def sums(self, labels: Labels, weights: Tensor, texts: slice = ALL, tokens: int | None = None) -> Tensor:
         """Logits without bias, (texts, labels), from the weights with which labels read, (texts, labels, tokens)."""
         raise NotImplementedError
 
-    def fused(
-        self, compute: LossAndGradients, labels: torch.Tensor, loss_pair: LossPair, *parameters: torch.Tensor | None
-    ) -> torch.Tensor:
-        """The loss over all labels by a function that makes its gradients too."""
+    def loss(self, labels: Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> Tensor:
         options = {"labels": labels, "temperature": self.temperature, "blocks": self.blocks, "loss_pair": loss_pair}
-        inputs = (self.keys, self.values, self.queries, self.bias, *parameters)
-        return fused_loss(partial(compute, **options), inputs, 1 / (self.num_texts * self.num_labels))
+        compute = partial(reading_loss, make_reader=self.make_reader, **options)
+        inputs = (self.keys, self.values, self.queries, self.bias, *self.parameters)
+        return fused_loss(compute, inputs, 1 / (self.num_texts * self.num_labels))
 
 
 class AttentionScores(WordScores):
     """What labels read of each text, turned into a logit by the further layers of an MLP."""
 
-    def __init__(self, head: AttentionHead, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor):
+    def __init__(self, head: AttentionHead, keys: Tensor, values: Tensor, mask: Tensor):
         self.layers = [*head.mlp_further, head.mlp_output]
         # Scores, weights and their gradients; what was read, its gradient and a copy, in all layers.
         widths = values.shape[2] + sum(layer.out_features for layer in self.layers)
         super().__init__(head, keys, values, mask, 4 * (3 * keys.shape[1] + 3 * widths))
+        self.make_reader = mlp_reader
+        self.parameters = [parameter for layer in self.layers for parameter in (layer.weight, layer.bias)]
 
-    def sums(
-        self,
-        labels: Labels,
-        weights: torch.Tensor,
-        texts: slice = slice(None),
-        tokens: int | None = None,
-    ) -> torch.Tensor:
+    def sums(self, labels: Labels, weights: Tensor, texts: slice = ALL, tokens: int | None = None) -> Tensor:
         read = weights.to(self.values.dtype) @ self.values[texts, :tokens]  # (texts, labels, mlp)
         for layer in self.layers:
             # In place: what was read is the largest thing here, and needed no more.
             read = finite(layer(torch.relu_(read)))
         return at_least_float(read.squeeze(-1))
 
-    def loss(self, labels: torch.Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> torch.Tensor:
-        layers = [parameter for layer in self.layers for parameter in (layer.weight, layer.bias)]
-        return self.fused(attention_loss, labels, loss_pair, *layers)
 
-
-def attention_loss(
-    precisions: Precisions,
-    needed: tuple[bool, ...],
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    queries: torch.Tensor,
-    label_bias: torch.Tensor | None,
-    *layers: torch.Tensor,
-    labels: torch.Tensor,
-    temperature: float,
-    blocks: Blocks,
-    loss_pair: LossPair,
-) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+def mlp_reader(
+    precisions: Precisions, _: int, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]
+) -> Callable[..., Any]:
     """
-    Sum of the loss over all texts and labels, and its gradients by all inputs before `labels` where `needed`.
-
-    Args:
-        keys, values: Of the tokens, in single or half precision; softmax, loss and gradients are in single at least.
-        queries: The label table.
-        layers: Weight and bias of each layer of the MLP after the first, the last of which gives the logit.
-        labels: Padded ids of the positive labels.
-        blocks: How many labels at a time, and which texts.
+    The reader ([`reading_loss`]) that sums values up by their weights and passes the sum through the layers of an MLP
+    after its first, whose weights and biases come after the queries.
     """
     low, high, backward = precisions
-    keys = keys / temperature
-    gradients = [
-        torch.zeros_like(value, dtype=high) if wanted else None
-        for value, wanted in zip((keys, values, queries, label_bias, *layers), needed, strict=True)
-    ]
-    by_keys, by_values, by_queries, by_bias, *by_layers = gradients
-    mlp = _Layers(layers, by_layers, precisions)
-    most = blocks.num_labels * max((texts.stop - texts.start) * tokens for texts, tokens, _ in blocks.texts)
-    scores_buffer, weights_buffer = keys.new_empty((2, most), dtype=high)
-    total = keys.new_zeros((), dtype=high)
-    for start in range(0, len(queries), blocks.num_labels):
-        chunk = slice(start, start + blocks.num_labels)
-        query = queries[chunk]  # (labels of the chunk, key)
-        for texts, tokens, padding in blocks.texts:
-            key, value = keys[texts, :tokens], values[texts, :tokens]  # (texts of the block, tokens, …)
-            flat, number = key.view(-1, key.shape[2]), len(query) * key.shape[0] * tokens
-            # Each (labels of the chunk, tokens of the block), and the same by text.
-            scores, weights = (part[:number].view(len(query), -1) for part in (scores_buffer, weights_buffer))
-            scores_of, weights_of = (part.unflatten(1, (-1, tokens)) for part in (scores, weights))
-            add_product(scores, query.to(low), flat.T, fresh=True)
-            if padding is not None:
-                scores_of.masked_fill_(padding, torch.finfo(high).min)
-            torch.softmax(scores_of, dim=-1, out=weights_of)
-            # (texts of the block, labels of the chunk, mlp)
-            read = weights_of.transpose(0, 1).to(low) @ value
-            if low != high:
-                read = at_least_float(read)
-            read.clamp_(min=0)
-            activations = mlp.forward(read)
-            logits = activations.pop().squeeze(-1)  # (texts of the block, labels of the chunk)
-            logits = logits if label_bias is None else logits + label_bias[chunk]
-            loss, by_logits = loss_pair(logits, labels[texts], start)
-            total += loss
-            if not any(needed):
-                continue
-            if by_bias is not None:
-                by_bias[chunk] += by_logits.sum(dim=0)
-            by_read = mlp.backward(activations, by_logits.unsqueeze(-1))  # (texts of the block, labels, mlp)
-            if by_values is not None:
-                add_product(by_values[texts, :tokens], weights_of.permute(1, 2, 0).to(backward), by_read.to(backward))
-            if by_keys is None and by_queries is None:
-                continue
-            # Derivative of the softmax: the mean of `by_weights` under the weights of a label, which it subtracts,
-            # is the product of `read` and `by_read`.
-            mean = (read * by_read).sum(dim=-1).T.unsqueeze(-1)  # (labels of the chunk, texts of the block, 1)
-            by_weights = by_read.to(backward) @ value.to(backward).transpose(1, 2)  # (texts, labels, tokens)
-            scores_of.copy_(by_weights.transpose(0, 1)).sub_(mean).mul_(weights_of)
-            by_scores = scores.to(backward)
-            if by_keys is not None:
-                add_product(by_keys[texts, :tokens].view(flat.shape), by_scores.T, query.to(backward))
-            if by_queries is not None:
-                add_product(by_queries[chunk], by_scores, flat.to(backward))
-    if by_keys is not None:
-        by_keys.div_(temperature)
-    return total, gradients
+    # Weight, bias and the sums of their gradients, of each layer.
+    layers = list(zip(parameters[1::2], parameters[2::2], gradients[1::2], gradients[2::2], strict=True))
 
-
-class _Layers:
-    """
-    Layers of an MLP after its first, with ReLU before each, and the sums of their gradients.
-
-    Activations are those after the ReLU: their sign is its derivative.
-
-    Args:
-        parameters: Weight and bias of each layer in turn.
-        gradients: Sums to add to, None where not needed.
-    """
-
-    def __init__(
-        self,
-        parameters: Sequence[torch.Tensor],
-        gradients: Sequence[torch.Tensor | None],
-        precisions: Precisions,
-    ):
-        self.weights, self.biases = parameters[::2], parameters[1::2]
-        self.by_weights, self.by_biases = gradients[::2], gradients[1::2]
-        self.precisions = precisions
-
-    def forward(self, read: torch.Tensor) -> list[torch.Tensor]:
-        """Activations from the given one, of shape (texts, labels, mlp), and last the logits, (texts, labels, 1)."""
-        activations, low = [read], self.precisions.low
-        for weight, bias in zip(self.weights, self.biases, strict=True):
-            if len(activations) > 1:
-                activations[-1].clamp_(min=0)
-            inner = activations[-1]
+    def read(chunk: slice, weights: Tensor, value: Tensor, buffer: Tensor) -> tuple[Tensor, Callable]:
+        words = weights.transpose(0, 1).to(low) @ value  # (texts of the block, labels of the chunk, mlp)
+        # Inputs of the layers, after the ReLU: their sign is its derivative. Last, the logits.
+        states = [words if low == high else at_least_float(words)]
+        for weight, bias, _, _ in layers:
+            inner = states[-1].clamp_(min=0)
             if low == torch.float16:
                 # What it cannot hold becomes the largest that it can.
                 inner = inner.clamp(max=torch.finfo(low).max)
             product = inner.to(low) @ weight.to(low).T
-            activations.append((product if low == read.dtype else at_least_float(product)).add_(bias))
-        return activations
+            states.append((product if low == high else at_least_float(product)).add_(bias))
+        logits = states.pop().squeeze(-1)
 
-    def backward(self, activations: list[torch.Tensor], by_output: torch.Tensor) -> torch.Tensor:
-        """Adds to the gradients of the layers; from the derivative by their output to that before the first ReLU."""
-        for layer in reversed(range(len(self.weights))):
-            before, by_weight, by_bias = activations[layer], self.by_weights[layer], self.by_biases[layer]
-            flat = by_output.flatten(0, 1)
-            if by_bias is not None:
-                by_bias += flat.sum(dim=0)
-            flat = flat.to(self.precisions.backward)
-            if by_weight is not None:
-                add_product(by_weight, flat.T, before.flatten(0, 1).to(flat.dtype))
-            product = (flat @ self.weights[layer].to(flat.dtype)).to(before.dtype)
-            by_output = product.view(before.shape).mul_(before.sign())
-        return by_output
+        def way_back(by_logits: Tensor, by_value: Tensor | None) -> None:
+            by_state = by_logits.unsqueeze(-1)
+            for state, (weight, _, by_weight, by_bias) in zip(reversed(states), reversed(layers), strict=True):
+                flat = by_state.flatten(0, 1)
+                if by_bias is not None:
+                    by_bias += flat.sum(dim=0)
+                flat = flat.to(backward)
+                if by_weight is not None:
+                    add_product(by_weight, flat.T, state.flatten(0, 1).to(backward))
+                by_state = (flat @ weight.to(backward)).to(state.dtype).view(state.shape).mul_(state.sign())
+            if by_value is not None:
+                add_product(by_value, weights.permute(1, 2, 0).to(backward), by_state.to(backward))
+            # Derivative of the softmax: the mean of `by_weights` under the weights of a label, which it subtracts,
+            # is the product of what was read and the derivative by it.
+            mean = (states[0] * by_state).sum(dim=-1).T.unsqueeze(-1)  # (labels of the chunk, texts of the block, 1)
+            by_weights = by_state.to(backward) @ value.to(backward).transpose(1, 2)  # (texts, labels, tokens)
+            buffer.copy_(by_weights.transpose(0, 1)).sub_(mean).mul_(weights)
+
+        return logits, way_back
+
+    return read

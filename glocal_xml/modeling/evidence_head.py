@@ -1,10 +1,13 @@
 """The evidence head: every label reads the words of a text, and each word speaks for the label or against it."""
 
-import torch
-from torch import nn
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from .attention_head import Labels, WordScores
-from .fused_loss import Blocks, LossPair, Precisions, add_product, at_least_float, binary_cross_entropy_pair
+import torch
+from torch import Tensor, nn
+
+from .attention_head import ALL, Labels, WordScores
+from .fused_loss import Precisions, add_product, at_least_float
 from .linear_head import IdentityStart, LabelTable, read_table
 
 
@@ -56,7 +59,7 @@ class EvidenceHead(nn.Module):
         self.label_embeddings = table(key_size, num_labels, bias)
         self.label_outputs = None if tied else table(value_size, num_labels, False)
 
-    def forward(self, hidden_states: torch.Tensor, mask: torch.Tensor) -> "EvidenceScores":
+    def forward(self, hidden_states: Tensor, mask: Tensor) -> "EvidenceScores":
         """The scores of all labels, from token states, (texts, tokens, hidden), and the mask of the real ones."""
         return EvidenceScores(self, self.key(hidden_states), self.value(hidden_states), mask)
 
@@ -64,109 +67,57 @@ class EvidenceHead(nn.Module):
 class EvidenceScores(WordScores):
     """What the words of each text say about each label."""
 
-    def __init__(self, head: EvidenceHead, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor):
+    def __init__(self, head: EvidenceHead, keys: Tensor, values: Tensor, mask: Tensor):
         # Weights, evidence and their product.
         super().__init__(head, keys, values, mask, 4 * (3 * keys.shape[1] + 2))
         # Tied rows have their gradient with the queries.
-        self.outputs, self.output_rows = self.table, None
+        self.outputs, rows = self.table, None
         if head.label_outputs is not None:
-            self.outputs, self.output_rows, _ = read_table(head, "label_outputs")
+            self.outputs, rows, _ = read_table(head, "label_outputs")
+        self.make_reader, self.parameters = evidence_reader, [rows]
 
-    def sums(
-        self,
-        labels: Labels,
-        weights: torch.Tensor,
-        texts: slice = slice(None),
-        tokens: int | None = None,
-    ) -> torch.Tensor:
+    def sums(self, labels: Labels, weights: Tensor, texts: slice = ALL, tokens: int | None = None) -> Tensor:
         return self._shares(labels, weights, texts, tokens).sum(dim=-1)
 
-    def contributions(self, label_ids: torch.Tensor) -> torch.Tensor:
+    def contributions(self, label_ids: Tensor) -> Tensor:
         """What each token adds to the logit of labels, (texts, chosen), as (texts, chosen, tokens); 0 on padding."""
-        return self._shares(label_ids, self.attention(label_ids), slice(None), None)
+        return self._shares(label_ids, self.attention(label_ids), ALL, None)
 
-    def _shares(self, labels: Labels, weights: torch.Tensor, texts: slice, tokens: int | None) -> torch.Tensor:
+    def _shares(self, labels: Labels, weights: Tensor, texts: slice, tokens: int | None) -> Tensor:
         outputs = self.outputs.rows(labels).to(self.values.dtype)  # (labels, value) or (texts, chosen, value)
         return weights * at_least_float(outputs @ self.values[texts, :tokens].transpose(1, 2))
 
-    def loss(self, labels: torch.Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> torch.Tensor:
-        return self.fused(evidence_loss, labels, loss_pair, self.output_rows)
 
-
-def evidence_loss(
-    precisions: Precisions,
-    needed: tuple[bool, ...],
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    queries: torch.Tensor,
-    label_bias: torch.Tensor | None,
-    outputs: torch.Tensor | None,
-    *,
-    labels: torch.Tensor,
-    temperature: float,
-    blocks: Blocks,
-    loss_pair: LossPair,
-) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+def evidence_reader(
+    precisions: Precisions, most: int, tables: Sequence[Tensor | None], gradients: Sequence[Tensor | None]
+) -> Callable[..., Any]:
     """
-    Sum of the loss over all texts and labels, and its gradients by all inputs before `labels` where `needed`.
+    The reader ([`reading_loss`]) that sums up the evidence of tokens by their weights.
 
-    Queries and output rows are shared by all texts, so a chunk of labels against the tokens of a block of texts is two
-    matrix products and a softmax, and its gradients are four more products. With g the derivative by a logit, that by
-    the evidence is g a, and that by the score before the softmax is g a (e - sum_t a e).
-
-    Args:
-        keys, values: Of the tokens, in single or half precision; softmax, loss and gradients are in single at least.
-        queries, outputs: Tables of the labels; without outputs these are the queries.
-        labels: Padded ids of the positive labels.
-        blocks: How many labels at a time, and which texts.
+    With g the derivative by a logit, that by the evidence is g a, and that by the score before the softmax is
+    g a (e - sum_t a e). The tables are queries and output rows; without the latter these are the queries.
     """
     low, high, backward = precisions
-    keys = keys / temperature
-    gradients = [
-        torch.zeros_like(value, dtype=high) if wanted else None
-        for value, wanted in zip((keys, values, queries, label_bias, outputs), needed, strict=True)
-    ]
-    by_keys, by_values, by_queries, by_bias, by_outputs = gradients
-    if outputs is None:
-        outputs, by_outputs = queries, by_queries
-    most = blocks.num_labels * max((texts.stop - texts.start) * tokens for texts, tokens, _ in blocks.texts)
-    buffers = keys.new_empty((3, most), dtype=high)
-    total = keys.new_zeros((), dtype=high)
-    for start in range(0, len(queries), blocks.num_labels):
-        chunk = slice(start, start + blocks.num_labels)
-        query, output = queries[chunk], outputs[chunk]  # (labels of the chunk, key), (…, value)
-        for texts, tokens, padding in blocks.texts:
-            key = keys[texts, :tokens].view(-1, keys.shape[2])  # (tokens of the block, key)
-            value = values[texts, :tokens].view(-1, values.shape[2])  # (tokens of the block, value)
-            # Each (labels of the chunk, tokens of the block), and the same by text.
-            weights, evidence, shares = buffers[:, : len(query) * len(key)].view(3, len(query), -1)
-            weights_of, shares_of = (matrix.unflatten(1, (-1, tokens)) for matrix in (weights, shares))
-            add_product(shares, query.to(low), key.T, fresh=True)
-            if padding is not None:
-                shares_of.masked_fill_(padding, torch.finfo(high).min)
-            torch.softmax(shares_of, dim=-1, out=weights_of)
-            add_product(evidence, output.to(low), value.T, fresh=True)
-            torch.mul(weights, evidence, out=shares)
-            sums = shares_of.sum(dim=-1)  # (labels of the chunk, texts of the block)
-            logits = sums.T if label_bias is None else sums.T + label_bias[chunk]
-            loss, by_logits = loss_pair(logits, labels[texts], start)
-            total += loss
-            if not any(needed):
-                continue
-            if by_bias is not None:
-                by_bias[chunk] += by_logits.sum(dim=0)
+    tied = tables[1] is None
+    outputs, by_outputs = (tables[0], gradients[0]) if tied else (tables[1], gradients[1])
+    evidence_buffer = outputs.new_empty(most, dtype=high)
+
+    def read(chunk: slice, weights: Tensor, value: Tensor, shares: Tensor) -> tuple[Tensor, Callable]:
+        output, flat = outputs[chunk], value.view(-1, value.shape[2])
+        evidence = evidence_buffer[: weights.numel()].view(len(output), -1)  # (labels of the chunk, tokens)
+        add_product(evidence, output.to(low), flat.T, fresh=True)
+        torch.mul(weights, evidence.view_as(weights), out=shares)
+        sums = shares.sum(dim=-1)  # (labels of the chunk, texts of the block)
+
+        def way_back(by_logits: Tensor, by_value: Tensor | None) -> None:
             by_logits = by_logits.T.unsqueeze(-1)  # (labels of the chunk, texts of the block, 1)
-            shares_of.addcmul_(weights_of, sums.unsqueeze(-1), value=-1).mul_(by_logits)
-            weights_of.mul_(by_logits)
-            by_scores, by_evidence = shares.to(backward), weights.to(backward)
+            shares.addcmul_(weights, sums.unsqueeze(-1), value=-1).mul_(by_logits)
+            by_evidence = weights.mul_(by_logits).flatten(1).to(backward)
             if by_outputs is not None:
-                add_product(by_outputs[chunk], by_evidence, value.to(backward))
-            if by_queries is not None:
-                add_product(by_queries[chunk], by_scores, key.to(backward))
-            if by_values is not None:
-                add_product(by_values[texts, :tokens].view(value.shape), by_evidence.T, output.to(backward))
-            if by_keys is not None:
-                add_product(by_keys[texts, :tokens].view(key.shape), by_scores.T, query.to(backward))
-    if by_keys is not None:
-        by_keys.div_(temperature)
-    return total, gradients
+                add_product(by_outputs[chunk], by_evidence, flat.to(backward))
+            if by_value is not None:
+                add_product(by_value.view(flat.shape), by_evidence.T, output.to(backward))
+
+        return sums.T, way_back
+
+    return read

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-# From precisions, which inputs need a gradient, and the inputs: the loss, and a gradient per input, where needed.
-LossAndGradients = Callable[..., tuple[torch.Tensor, list[torch.Tensor | None]]]
+# The loss, and its gradient by each input where one is needed.
+LossAndGradients = tuple[Tensor, list[Tensor | None]]
 # From the logits of a run of labels (texts, labels of the run), the padded ids of all positive labels and the first
 # label of the run: the sum of the loss, and its derivative by each logit. Both in the precision of the logits.
-LossPair = Callable[[torch.Tensor, torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
+LossPair = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 # Chunks that stay in the cache are the fastest on a CPU; an accelerator wants few and large ones.
 CPU_CHUNK_BYTES = 8 * 2**20
@@ -30,7 +30,7 @@ class Precisions(NamedTuple):
 
 # Tracing the loop over chunks would unroll it; compiled models call it as it is.
 @torch.compiler.disable
-def fused_loss(compute: LossAndGradients, inputs: Sequence[torch.Tensor | None], scale: float) -> torch.Tensor:
+def fused_loss(compute: Callable[..., LossAndGradients], inputs: Sequence[Tensor | None], scale: float) -> Tensor:
     """
     `scale` times the loss that `compute` gives, differentiable by `inputs`.
 
@@ -43,8 +43,7 @@ def fused_loss(compute: LossAndGradients, inputs: Sequence[torch.Tensor | None],
 
     Args:
         compute: Called with [`Precisions`], which inputs need a gradient, and the inputs; autocast is off there.
-        inputs: Tensors that may need a gradient, the first one in the precision of the products; None stands for a
-            parameter that the head does not have.
+        inputs: The first one is in the precision of the products; None is a parameter that the head does not have.
         scale: What makes a mean of the sum.
     """
     needed = tuple(value is not None and value.requires_grad for value in inputs)
@@ -55,7 +54,7 @@ def fused_loss(compute: LossAndGradients, inputs: Sequence[torch.Tensor | None],
         return _compute(compute, (False,) * len(inputs), inputs)[0] * scale
 
 
-def _compute(compute: LossAndGradients, needed: tuple[bool, ...], inputs: Sequence[torch.Tensor | None]) -> Any:
+def _compute(compute: Callable, needed: tuple[bool, ...], inputs: Sequence[Tensor | None]) -> LossAndGradients:
     low = inputs[0].dtype
     # The derivatives of negative labels underflow in float16.
     backward = torch.float32 if low == torch.float16 else low
@@ -93,18 +92,13 @@ class _LossWithGradients(torch.autograd.Function):
 
 
 def binary_cross_entropy_pair(
-    logits: torch.Tensor, labels: torch.Tensor, first_label: int = 0, text_weights: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    logits: Tensor, labels: Tensor, first_label: int = 0, text_weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """
-    Sum of the binary cross-entropy over texts and labels, and its derivative by each logit, of the shape of `logits`.
+    Sum of the binary cross-entropy over texts and labels, and its derivative by each logit: a `LossPair`.
 
-    No multi-hot matrix is built: softplus over all labels, minus the logits of the positive ones.
-
-    Args:
-        logits: Scores of the labels `first_label`, `first_label + 1`, … of shape (texts, labels of the run).
-        labels: Ids of the positive labels over the whole label space, of shape (texts, positives), padded with -100.
-        first_label: Label of the first column of `logits`.
-        text_weights: Weight of the terms of each text, of shape (texts,).
+    No multi-hot matrix is built: softplus over all labels, minus the logits of the positive ones. The terms of each
+    text may have a weight, (texts,).
     """
     columns, last = labels - first_label, logits.shape[1] - 1
     inside = ((columns >= 0) & (columns <= last)).to(logits.dtype)
@@ -119,7 +113,7 @@ def binary_cross_entropy_pair(
     return loss.sum(), by_logits
 
 
-def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, fresh: bool = False) -> torch.Tensor:
+def add_product(total: Tensor, left: Tensor, right: Tensor, fresh: bool = False) -> Tensor:
     """Adds `left @ right` to `total`, which may be of higher precision; `fresh` overwrites what was there."""
     if left.dtype == total.dtype:
         add = total.addmm_ if total.dim() == 2 else total.baddbmm_
@@ -128,26 +122,18 @@ def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, fr
     return total.copy_(product) if fresh else total.add_(product)
 
 
-def finite(values: torch.Tensor) -> torch.Tensor:
+def finite(values: Tensor) -> Tensor:
     """Values that overflowed in float16 become the largest there are: infinity would turn into NaN later."""
     return values.clamp(-65504, 65504) if values.dtype == torch.float16 else values
 
 
-def at_least_float(values: torch.Tensor) -> torch.Tensor:
+def at_least_float(values: Tensor) -> Tensor:
     """In single precision: half precision would make ties of close scores."""
     return finite(values).to(torch.promote_types(values.dtype, torch.float32))
 
 
 def chunk_size(num_labels: int, bytes_per_label: int, chunk_bytes: int | None, device: torch.device) -> int:
-    """
-    How many labels to score at a time, so that chunks are of about equal size.
-
-    Args:
-        num_labels: Number of labels.
-        bytes_per_label: Memory that one label takes.
-        chunk_bytes: Memory that the scores of a chunk may take; by device when left out.
-        device: Where they are computed.
-    """
+    """How many labels to score at a time, so that chunks are of about equal size and fit into `chunk_bytes`."""
     # An exported program knows neither the number of texts nor their lengths.
     if torch.compiler.is_exporting():
         return num_labels
@@ -164,19 +150,13 @@ class Blocks(NamedTuple):
     """
 
     num_labels: int
-    texts: list[tuple[slice, int, torch.Tensor | None]]
+    texts: list[tuple[slice, int, Tensor | None]]
 
 
-def plan_blocks(num_labels: int, bytes_per_score: int, chunk_bytes: int | None, mask: torch.Tensor) -> Blocks:
+def plan_blocks(num_labels: int, bytes_per_score: int, chunk_bytes: int | None, mask: Tensor) -> Blocks:
     """
     All texts at a time where that leaves enough labels for fast products, and lengths are not read back from the
-    device; else one text after the other, without its padding.
-
-    Args:
-        num_labels: Number of labels.
-        bytes_per_score: Memory that one label takes for one text.
-        chunk_bytes: Memory that the scores of a chunk may take; by device when left out.
-        mask: The real tokens, which come first in every text, of shape (texts, tokens).
+    device; else one text after the other, without its padding. In the mask, (texts, tokens), real tokens come first.
     """
     texts = [(slice(0, mask.shape[0]), mask.shape[1], ~mask)]
     size = chunk_size(num_labels, bytes_per_score * mask.shape[0], chunk_bytes, mask.device)
@@ -184,3 +164,73 @@ def plan_blocks(num_labels: int, bytes_per_score: int, chunk_bytes: int | None, 
         return Blocks(size, texts)
     texts = [(slice(i, i + 1), length, None) for i, length in enumerate(mask.sum(dim=1).tolist())]
     return Blocks(chunk_size(num_labels, bytes_per_score, chunk_bytes, mask.device), texts)
+
+
+def reading_loss(
+    precisions: Precisions,
+    needed: tuple[bool, ...],
+    keys: Tensor,
+    values: Tensor,
+    queries: Tensor,
+    label_bias: Tensor | None,
+    *parameters: Tensor | None,
+    make_reader: Callable[..., Any],
+    labels: Tensor,
+    temperature: float,
+    blocks: Blocks,
+    loss_pair: LossPair,
+) -> LossAndGradients:
+    """
+    Sum of the loss over all texts and labels of a head whose labels read tokens, and its gradients by all inputs
+    before `make_reader` where `needed`. Softmax, loss and gradients are in single precision at least.
+
+    Queries are shared by all texts, so the weights of a chunk of labels over the tokens of a block of texts are one
+    matrix product and a softmax. What becomes of them is up to a reader, which is called with a chunk, their weights,
+    (labels of the chunk, texts of the block, tokens), the values, (texts of the block, tokens, value), and a buffer of
+    the shape of the weights. It gives the logits without bias, (texts of the block, labels of the chunk), and the way
+    back: a function of the derivative by them and of the sum of the gradients by the values, which leaves the
+    derivative by the scores before the softmax in the buffer.
+
+    Args:
+        make_reader: A reader from the precisions, the size of a buffer, queries and parameters, and their gradients.
+    """
+    low, high, backward = precisions
+    keys = keys / temperature
+    gradients = [
+        torch.zeros_like(value, dtype=high) if wanted else None
+        for value, wanted in zip((keys, values, queries, label_bias, *parameters), needed, strict=True)
+    ]
+    by_keys, by_values, by_queries, by_bias, *by_parameters = gradients
+    most = blocks.num_labels * max((texts.stop - texts.start) * tokens for texts, tokens, _ in blocks.texts)
+    buffers = keys.new_empty((2, most), dtype=high)
+    read = make_reader(precisions, most, (queries, *parameters), (by_queries, *by_parameters))
+    total = keys.new_zeros((), dtype=high)
+    for start in range(0, len(queries), blocks.num_labels):
+        chunk = slice(start, start + blocks.num_labels)
+        query = queries[chunk]  # (labels of the chunk, key)
+        for texts, tokens, padding in blocks.texts:
+            key = keys[texts, :tokens].view(-1, keys.shape[2])  # (tokens of the block, key)
+            # Each (labels of the chunk, texts of the block, tokens).
+            scores, weights = buffers[:, : len(query) * len(key)].view(2, len(query), -1, tokens)
+            add_product(scores.flatten(1), query.to(low), key.T, fresh=True)
+            if padding is not None:
+                scores.masked_fill_(padding, torch.finfo(high).min)
+            torch.softmax(scores, dim=-1, out=weights)
+            logits, way_back = read(chunk, weights, values[texts, :tokens], scores)
+            loss, by_logits = loss_pair(
+                logits if label_bias is None else logits + label_bias[chunk], labels[texts], start
+            )
+            total += loss
+            if not any(needed):
+                continue
+            if by_bias is not None:
+                by_bias[chunk] += by_logits.sum(dim=0)
+            way_back(by_logits, None if by_values is None else by_values[texts, :tokens])
+            by_scores = scores.flatten(1).to(backward)
+            if by_queries is not None:
+                add_product(by_queries[chunk], by_scores, key.to(backward))
+            if by_keys is not None:
+                add_product(by_keys[texts, :tokens].view(key.shape), by_scores.T, query.to(backward))
+    if by_keys is not None:
+        by_keys.div_(temperature)
+    return total, gradients
