@@ -5,13 +5,15 @@ from functools import partial
 from itertools import accumulate
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .cluster_sizes import cluster_sizes, tail_widths
 from .encoder import PADDING_LABEL
-from .fused_loss import Precisions, at_least_float, binary_cross_entropy_pair, chunk_size, fused_loss
-from .label_scores import LabelScores, Ranking, TopLabels, check_label_counts, product_logits, with_bias
-from .linear_head import LabelTable, Projection, linear_loss, read_table
+from .fused_loss import LossAndGradients, Precisions, binary_cross_entropy_pair, chunk_size, fused_loss
+from .label_scores import LabelScores, Ranking, TopLabels, check_label_counts, log_odds_of, product_logits
+from .linear_head import LabelTable, LinearScores, Projection, linear_loss
+
+ALL_TEXTS = slice(None)
 
 
 class AdaptiveLabelClusters(nn.Module):
@@ -42,9 +44,9 @@ class AdaptiveLabelClusters(nn.Module):
         chunk_bytes: Memory that one chunk of labels may take; by device when left out.
         proportions: Share of the labels that the head and each tail hold.
         decay: Factor q by which the width falls from cluster to cluster.
+        tail_norm: Whether layer norm and ReLU stand between the two layers of a tail, as in the authors' code; not so
+            in the paper, whose eq. 6 counts no parameters of them.
         bias: Whether labels and roots have a bias each; the paper has none. `start_label_bias` starts them.
-        tail_norm: Whether layer norm and ReLU stand between the two layers of a tail, as in the authors' code; the
-            paper has neither, and without them the parameters are as many as eq. 6 says.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class AdaptiveLabelClusters(nn.Module):
         return self._is_clustered
 
     @torch.no_grad()
-    def start_label_bias(self, log_odds: torch.Tensor) -> None:
+    def start_label_bias(self, log_odds: Tensor) -> None:
         """
         Starts all biases so that every label has its log-odds, of shape (labels,), before anything is learned.
 
@@ -97,17 +99,14 @@ class AdaptiveLabelClusters(nn.Module):
             log_none = nn.functional.logsigmoid(-odds).sum()
             log_any = torch.log(-torch.expm1(log_none))
             self.roots.bias[i] = log_any - log_none
-            # Within the tail: p / P(any), just below one where a tail has a single label.
-            log_within = (nn.functional.logsigmoid(odds) - log_any).clamp(max=-1e-6)
-            tail.label_embeddings.start_biases(log_within - torch.log(-torch.expm1(log_within)))
+            # Within the tail: p / P(any).
+            tail.label_embeddings.start_biases(log_odds_of(nn.functional.logsigmoid(odds) - log_any))
 
     @torch.no_grad()
-    def set_label_counts(self, label_counts: Sequence[int] | torch.Tensor) -> None:
+    def set_label_counts(self, label_counts: Sequence[int] | Tensor) -> None:
         """
-        Puts labels into clusters by falling count, of equal counts the lower id first. To be called once, before use.
-
-        Args:
-            label_counts: In how many training texts each label occurs.
+        Puts labels into clusters by falling count of training texts, of equal counts the lower id first. To be called
+        once, before use.
         """
         counts = check_label_counts(label_counts, self.num_labels).to(self.label_order.device)
         order = counts.argsort(descending=True, stable=True)
@@ -121,7 +120,7 @@ class AdaptiveLabelClusters(nn.Module):
         self.label_places.copy_(order.argsort())
         self.cluster_sizes.copy_(torch.tensor(self.sizes))
 
-    def forward(self, hidden: torch.Tensor) -> "ClusterScores":
+    def forward(self, hidden: Tensor) -> "ClusterScores":
         """The scores of all labels, from one vector per text, of shape (texts, hidden)."""
         if not self.is_clustered:
             raise ValueError(
@@ -144,7 +143,7 @@ class TailCluster(nn.Module):
         self.norm = nn.LayerNorm(width) if norm else None
         self.label_embeddings = LabelTable(width, num_labels, bias)
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: Tensor) -> Tensor:
         narrowed = self.projection(hidden)  # (texts, width)
         if self.norm is None:
             return narrowed
@@ -155,81 +154,70 @@ class TailCluster(nn.Module):
 class ClusterScores(LabelScores):
     """Scores of labels in clusters, from vectors of texts, (texts, hidden)."""
 
-    def __init__(self, layer: AdaptiveLabelClusters, hidden: torch.Tensor):
-        self.layer, self.hidden = layer, hidden
+    def __init__(self, layer: AdaptiveLabelClusters, hidden: Tensor):
+        self.layer, self.hidden, self.clusters = layer, hidden, layer.runs
         self.num_texts, self.num_labels = hidden.shape[0], layer.num_labels
-        self.run_size = self._chunk_size(layer.num_labels, *hidden.shape)
-        self.tables = [read_table(owner)[0] for owner in (layer, *layer.tails)]
-        self.runs = layer.runs
+        per_label = 4 * (6 * hidden.shape[0] + 2 * hidden.shape[1])
+        self.run_size = chunk_size(self.num_labels, per_label, layer.chunk_bytes, hidden.device)
         precision = torch.promote_types(hidden.dtype, torch.float32)
         # A root counts in every label of its tail, and there are few of them.
         with torch.autocast(hidden.device.type, enabled=False):
-            bias = layer.roots.bias
-            bias = None if bias is None else bias.to(precision)
+            bias = None if layer.roots.bias is None else layer.roots.bias.to(precision)
             # (texts, tails)
             self.roots = nn.functional.linear(hidden.to(precision), layer.roots.weight.to(precision), bias)
 
-    def run(self, start: int, stop: int) -> torch.Tensor:
+    def _within(self, cluster: int, texts: Tensor | slice = ALL_TEXTS) -> LinearScores:
+        """Scores of the labels of a cluster without its root, for all texts or those with the given numbers."""
+        owner = self.layer.tails[cluster - 1] if cluster else self.layer
+        narrowed = owner(self.hidden[texts]) if cluster else self.hidden[texts]  # (texts, width of the cluster)
+        # Two matrices more than elsewhere: logits of products and their derivatives.
+        return LinearScores(owner, narrowed, self.layer.chunk_bytes, matrices=6)
+
+    def _with_root(self, cluster: int, scores: Tensor, texts: Tensor | slice = ALL_TEXTS) -> Tensor:
+        """Logits of labels of a cluster, from their scores within it, (texts, labels)."""
+        return product_logits(self.roots[texts, cluster - 1 : cluster], scores) if cluster else scores
+
+    def run(self, start: int, stop: int) -> Tensor:
         return self._at_places(self.layer.label_places[start:stop])
 
-    def chosen(self, label_ids: torch.Tensor) -> torch.Tensor:
+    def chosen(self, label_ids: Tensor) -> Tensor:
         return self._at_places(self.layer.label_places[label_ids])
 
-    def _at_places(self, places: torch.Tensor) -> torch.Tensor:
+    def _at_places(self, places: Tensor) -> Tensor:
         """Logits of labels by where they stand, (labels,) or (texts, chosen)."""
         logits = None
         # Every label in every cluster, and the right one kept: which are inside is not read back from the device.
-        for cluster, (run, table) in enumerate(zip(self.runs, self.tables, strict=True)):
+        for cluster, run in enumerate(self.clusters):
             rows = (places - run.start).clamp(0, run.stop - run.start - 1)
-            narrowed = self._narrowed(cluster, self.hidden)  # (texts, width)
-            embeddings = table.rows(rows).to(narrowed.dtype)
-            if places.dim() == 1:
-                scores = narrowed @ embeddings.T
-            else:
-                scores = (embeddings @ narrowed.unsqueeze(-1)).squeeze(-1)
-            scores = self._with_root(cluster, with_bias(at_least_float(scores), table.biases(rows)), self.roots)
+            scores = self._with_root(cluster, self._within(cluster).chosen(rows))
             logits = scores if logits is None else torch.where(_inside(places, run), scores, logits)
         return logits
 
-    def all(self) -> torch.Tensor:
-        parts = []
-        for cluster, table in enumerate(self.tables):
-            scores = nn.functional.linear(self._narrowed(cluster, self.hidden), table.rows())
-            parts.append(self._with_root(cluster, with_bias(at_least_float(scores), table.biases()), self.roots))
+    def all(self) -> Tensor:
+        clusters = enumerate(self.layer.sizes)
+        parts = [self._with_root(cluster, self._within(cluster).run(0, size)) for cluster, size in clusters]
         return torch.cat(parts, dim=1)[:, self.layer.label_places]
 
-    def loss(self, labels: torch.Tensor) -> torch.Tensor:
+    def loss(self, labels: Tensor) -> Tensor:
         """The loss of the paper, from ids of the labels of each text, each once, padded with -100."""
         hidden, roots, layer = self.hidden, self.roots, self.layer
         places = layer.label_places[labels.clamp(min=0)].masked_fill(labels < 0, PADDING_LABEL)  # (texts, positives)
-        visited = torch.stack([_inside(places, run).any(dim=1) for run in self.runs[1:]], dim=1)  # (texts, tails)
+        visited = torch.stack([_inside(places, run).any(dim=1) for run in self.clusters[1:]], dim=1)  # (texts, tails)
         tail_sizes = torch.tensor(layer.sizes[1:]).to(hidden.device)
         terms = layer.sizes[0] + torch.where(visited, tail_sizes, 1).sum(dim=1)  # (texts,)
         # What is left of the mean is `scale`, applied last: the gradients of single labels would be tiny.
         text_weights, scale = self.num_labels / terms.to(roots.dtype), 1 / (self.num_texts * self.num_labels)
 
-        compute = partial(
-            linear_loss,
-            labels=_rows(places, self.runs[0]),
-            chunk_size=self._chunk_size(layer.sizes[0], *hidden.shape),
-            loss_pair=partial(binary_cross_entropy_pair, text_weights=text_weights),
-        )
-        loss = fused_loss(compute, (hidden, self.tables[0].rows(), self.tables[0].biases()), scale)
+        head, pair = self._within(0), partial(binary_cross_entropy_pair, text_weights=text_weights)
+        options = {"labels": _rows(places, self.clusters[0]), "chunk_size": head.run_size, "loss_pair": pair}
+        loss = fused_loss(partial(linear_loss, **options), (hidden, head.weight, head.bias), scale)
         unvisited = nn.functional.softplus(roots).masked_fill(visited, 0).sum(dim=1)  # (texts,)
         loss = loss + (unvisited * text_weights).sum() * scale
         for cluster, texts in self._texts_of_tails(visited):
-            narrowed, table = (
-                self._narrowed(cluster, hidden[texts]),
-                self.tables[cluster],
-            )  # (texts of the tail, width)
-            compute = partial(
-                tail_loss,
-                labels=_rows(places[texts], self.runs[cluster]),
-                text_weights=text_weights[texts],
-                chunk_size=self._chunk_size(layer.sizes[cluster], *narrowed.shape),
-            )
-            inputs = (narrowed, table.rows(), table.biases(), roots[texts, cluster - 1 : cluster])
-            loss = loss + fused_loss(compute, inputs, scale)
+            tail, labels = self._within(cluster, texts), _rows(places[texts], self.clusters[cluster])
+            options = {"labels": labels, "chunk_size": tail.run_size, "text_weights": text_weights[texts]}
+            inputs = (tail.document_embedding, tail.weight, tail.bias, roots[texts, cluster - 1 : cluster])
+            loss = loss + fused_loss(partial(tail_loss, **options), inputs, scale)
         return loss
 
     @torch.no_grad()
@@ -241,53 +229,34 @@ class ClusterScores(LabelScores):
         the tail can reach therefore.
         """
         k = min(k, self.num_labels)
-        best = self._updated(TopLabels(k), 0, self.hidden, self.roots)
+        best = self._updated(TopLabels(k), 0)
         # Fewer labels than k in the head: lower than any other.
         best.pad()
         kth = best.result()[0][:, -1:]  # (texts, 1)
         # Not `>=`, so that NaN is not hidden; in the precision of the ranking, so that ties are not lost.
         for cluster, texts in self._texts_of_tails(~(self.roots.float() < kth)):
-            found = self._updated(TopLabels(k, best.keys[texts]), cluster, self.hidden[texts], self.roots[texts])
-            best.keys[texts] = found.keys
+            best.keys[texts] = self._updated(TopLabels(k, best.keys[texts]), cluster, texts).keys
         return Ranking(*best.result())
 
-    def _updated(self, best: TopLabels, cluster: int, hidden: torch.Tensor, roots: torch.Tensor) -> TopLabels:
+    def _updated(self, best: TopLabels, cluster: int, texts: Tensor | slice = ALL_TEXTS) -> TopLabels:
         """A ranking with the labels of one cluster added to it."""
-        narrowed, table, run = self._narrowed(cluster, hidden), self.tables[cluster], self.runs[cluster]
-        size = run.stop - run.start
-        number = self._chunk_size(size, *narrowed.shape)
-        for start in range(0, size, number):
-            chunk = slice(start, min(start + number, size))
-            scores = at_least_float(nn.functional.linear(narrowed, table.rows(chunk)))
-            scores = self._with_root(cluster, with_bias(scores, table.biases(chunk)), roots)
-            best.update(scores, self.layer.label_order[run][chunk])
+        within, label_ids = self._within(cluster, texts), self.layer.label_order[self.clusters[cluster]]
+        for start, stop in within.runs():
+            best.update(self._with_root(cluster, within.run(start, stop), texts), label_ids[start:stop])
         return best
 
-    def _texts_of_tails(self, wanted: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
+    def _texts_of_tails(self, wanted: Tensor) -> list[tuple[int, Tensor]]:
         """Each tail that some texts want, and these, from a mask of shape (texts, tails); reads back once."""
         columns = zip(*wanted.tolist(), strict=True)
         texts = [[text for text, is_wanted in enumerate(column) if is_wanted] for column in columns]
         return [(tail + 1, torch.tensor(ids).to(wanted.device)) for tail, ids in enumerate(texts) if ids]
 
-    def _narrowed(self, cluster: int, hidden: torch.Tensor) -> torch.Tensor:
-        """What the labels of a cluster are compared with, of shape (texts, width of the cluster)."""
-        return self.layer.tails[cluster - 1](hidden) if cluster else hidden
 
-    def _with_root(self, cluster: int, scores: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:
-        """Logits of labels of a cluster, from their scores within it, (texts, labels), and the roots of the texts."""
-        return product_logits(roots[:, cluster - 1 : cluster], scores) if cluster else scores
-
-    def _chunk_size(self, num_labels: int, num_texts: int, width: int) -> int:
-        # Scores, product logits, softplus, derivatives and a copy; the label's embedding and its gradient.
-        per_label = 4 * (6 * num_texts + 2 * width)
-        return chunk_size(num_labels, per_label, self.layer.chunk_bytes, self.hidden.device)
-
-
-def _inside(places: torch.Tensor, run: slice) -> torch.Tensor:
+def _inside(places: Tensor, run: slice) -> Tensor:
     return (places >= run.start) & (places < run.stop)
 
 
-def _rows(places: torch.Tensor, run: slice) -> torch.Tensor:
+def _rows(places: Tensor, run: slice) -> Tensor:
     """Rows of a cluster at which labels stand, of the shape of `places`; padding where they stand elsewhere."""
     return (places - run.start).masked_fill(~_inside(places, run), PADDING_LABEL)
 
@@ -295,31 +264,21 @@ def _rows(places: torch.Tensor, run: slice) -> torch.Tensor:
 def tail_loss(
     precisions: Precisions,
     needed: tuple[bool, ...],
-    narrowed: torch.Tensor,
-    label_embeddings: torch.Tensor,
-    label_bias: torch.Tensor | None,
-    roots: torch.Tensor,
-    *,
-    labels: torch.Tensor,
-    text_weights: torch.Tensor,
+    *inputs: Tensor | None,
+    labels: Tensor,
+    text_weights: Tensor,
     chunk_size: int,
-) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+) -> LossAndGradients:
     """
     Cross-entropy of the product probabilities, summed over the labels of a tail and over texts by their weight, and
-    its gradients by the first four inputs where `needed`.
-
-    Args:
-        narrowed: The texts that need this tail as its first layer gives them, of shape (texts, width).
-        label_embeddings: Those of the labels of this tail, of shape (labels of the tail, width).
-        label_bias: One bias per label of this tail, or none.
-        roots: Root logits of this tail, of shape (texts, 1), in single precision at least.
-        labels: Rows of `label_embeddings` that are positive, padded with -100.
-        text_weights: Weight of each text, of shape (texts,).
+    its gradients by the inputs where `needed`: those of [`linear_loss`], and root logits, (texts, 1), in single
+    precision at least.
     """
+    roots = inputs[-1]
     softplus_roots = nn.functional.softplus(-roots)  # (texts, 1)
-    by_roots = torch.zeros_like(roots) if needed[3] else None
+    by_roots = torch.zeros_like(roots) if needed[-1] else None
 
-    def loss_pair(tails: torch.Tensor, labels: torch.Tensor, first_label: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def loss_pair(tails: Tensor, labels: Tensor, first_label: int) -> tuple[Tensor, Tensor]:
         logits = product_logits(roots, tails)  # (texts, labels of the chunk)
         loss, by_logits = binary_cross_entropy_pair(logits, labels, first_label, text_weights)
         # With u = exp(-root) and v = exp(-tail), the derivative of a product by its tail is (v + uv) / (u + v + uv).
@@ -330,14 +289,6 @@ def tail_loss(
             by_roots.addcmul_(torch.sigmoid(-roots), by_tails.sum(dim=1, keepdim=True))
         return loss, by_tails
 
-    total, gradients = linear_loss(
-        precisions,
-        needed[:3],
-        narrowed,
-        label_embeddings,
-        label_bias,
-        labels=labels,
-        chunk_size=chunk_size,
-        loss_pair=loss_pair,
-    )
+    options = {"labels": labels, "chunk_size": chunk_size, "loss_pair": loss_pair}
+    total, gradients = linear_loss(precisions, needed[:-1], *inputs[:-1], **options)
     return total, [*gradients, by_roots]

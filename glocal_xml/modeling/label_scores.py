@@ -267,6 +267,12 @@ def mean_probability_logits(logits: list[torch.Tensor]) -> torch.Tensor:
     return log_yes - reduce(torch.logaddexp, map(log_sigmoid, map(operator.neg, logits)))
 
 
+def log_odds_of(log_probability: torch.Tensor) -> torch.Tensor:
+    """Log-odds of probabilities, just below one where they are one: those of the only child of a node."""
+    log_probability = log_probability.clamp(max=-1e-6)
+    return log_probability - torch.log(-torch.expm1(log_probability))
+
+
 def product_logits(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """
     The logits whose sigmoid is sigmoid(first) * sigmoid(second): eq. 2 of APLC-XLNet, in log space.

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .encoder import PADDING_LABEL
-from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, product_logits, with_mean
+from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, log_odds_of, product_logits, with_mean
 
 
 class SparseLabelTable(nn.Embedding):
@@ -190,18 +190,12 @@ class CandidateTree(nn.Module):
         for level in range(len(self.level_sizes) - 1, -1, -1):
             log_none = log_none.new_zeros(self.level_sizes[level]).index_add_(0, parents, log_none)
             any_below = torch.log(-torch.expm1(log_none))
-            result.append(_log_odds(log_any - any_below[parents]))
+            result.append(log_odds_of(log_any - any_below[parents]))
             log_any = any_below
             if level > 0:
                 sizes = self.child_starts(level - 1).diff()
                 parents = torch.arange(len(sizes), device=odds.device).repeat_interleave(sizes)
-        return [_log_odds(log_any), *result[::-1]]
-
-
-def _log_odds(log_probability: torch.Tensor) -> torch.Tensor:
-    """Log-odds of probabilities, just below one where they are one: those of the only child of a node."""
-    log_probability = log_probability.clamp(max=-1e-6)
-    return log_probability - torch.log(-torch.expm1(log_probability))
+        return [log_odds_of(log_any), *result[::-1]]
 
 
 def search(

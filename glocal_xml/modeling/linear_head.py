@@ -3,7 +3,7 @@
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .fused_loss import (
     LossPair,
@@ -27,18 +27,18 @@ class LabelTable(nn.Linear):
     def __init__(self, size: int, num_labels: int, bias: bool = False):
         super().__init__(size, num_labels, bias=bias)
 
-    def rows(self, label_ids: slice | torch.Tensor | None = None) -> torch.Tensor:
+    def rows(self, label_ids: slice | Tensor | None = None) -> Tensor:
         """Embeddings of labels, of shape (labels, size), or that of the ids and one dimension more; all by default."""
         weight = own_part(self.weight)
         return weight if label_ids is None else weight[label_ids]
 
-    def biases(self, label_ids: slice | torch.Tensor | None = None) -> torch.Tensor | None:
+    def biases(self, label_ids: slice | Tensor | None = None) -> Tensor | None:
         """Biases of labels, of shape (labels,) or that of the ids."""
         bias = own_part(self.bias)
         return bias if bias is None or label_ids is None else bias[label_ids]
 
     @torch.no_grad()
-    def start_biases(self, log_odds: torch.Tensor) -> None:
+    def start_biases(self, log_odds: Tensor) -> None:
         """Starts the bias of every label at its log-odds, of shape (labels,)."""
         self.biases().copy_(log_odds)
 
@@ -51,7 +51,7 @@ class IdentityStart(nn.Linear):
     """A linear layer that starts as the identity: it passes on what the encoder knows from the first step."""
 
 
-def own_part(parameter: torch.Tensor | None) -> torch.Tensor | None:
+def own_part(parameter: Tensor | None) -> Tensor | None:
     """A parameter, or the part of it that this process holds where labels are split over processes."""
     if parameter is None or not hasattr(parameter, "to_local"):
         return parameter
@@ -63,7 +63,7 @@ def own_part(parameter: torch.Tensor | None) -> torch.Tensor | None:
     return parameter.to_local()
 
 
-def read_table(head: nn.Module, name: str = "label_embeddings") -> tuple[nn.Module, torch.Tensor, torch.Tensor | None]:
+def read_table(head: nn.Module, name: str = "label_embeddings") -> tuple[nn.Module, Tensor, Tensor | None]:
     """A label table of a head, its rows and biases; refuses what adapters or quantisation put in its place."""
     table = getattr(head, name)
     if not hasattr(table, "rows") or not table.weight.is_floating_point():
@@ -98,34 +98,31 @@ class LinearHead(nn.Module):
         self.chunk_bytes = chunk_bytes
         self.label_embeddings = table(hidden_size, num_labels, bias)
 
-    def forward(self, document_embedding: torch.Tensor) -> "LinearScores":
+    def forward(self, document_embedding: Tensor) -> "LinearScores":
         """The scores of all labels, from document embeddings of shape (texts, hidden)."""
-        return LinearScores(document_embedding, *read_table(self), self.chunk_bytes)
+        return LinearScores(self, document_embedding, self.chunk_bytes)
 
 
 class LinearScores(LabelScores):
-    """Dot products of document embeddings, of shape (texts, hidden), with the embeddings of labels."""
+    """
+    Dot products of document embeddings, of shape (texts, hidden), with the label embeddings of a head.
 
-    def __init__(
-        self,
-        document_embedding: torch.Tensor,
-        table: nn.Module,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        chunk_bytes: int | None,
-    ):
-        self.document_embedding, self.table = document_embedding, table
-        self.weight, self.bias = weight, bias  # (labels, hidden), (labels,)
-        self.num_texts, self.num_labels = document_embedding.shape[0], weight.shape[0]
-        # Logits, softplus, sigmoid and a copy; the label's embedding and its gradient, which should stay in the cache.
-        per_label = 4 * (4 * self.num_texts + 2 * document_embedding.shape[1])
+    A chunk of labels takes so many matrices of the size of its logits: these, softplus, sigmoid and a copy.
+    """
+
+    def __init__(self, head: nn.Module, document_embedding: Tensor, chunk_bytes: int | None, matrices: int = 4):
+        self.document_embedding = document_embedding
+        self.table, self.weight, self.bias = read_table(head)  # (labels, hidden), (labels,)
+        self.num_texts, self.num_labels = document_embedding.shape[0], self.weight.shape[0]
+        # With the label's embedding and its gradient, which should stay in the cache.
+        per_label = 4 * (matrices * self.num_texts + 2 * document_embedding.shape[1])
         self.run_size = chunk_size(self.num_labels, per_label, chunk_bytes, document_embedding.device)
 
-    def run(self, start: int, stop: int) -> torch.Tensor:
+    def run(self, start: int, stop: int) -> Tensor:
         logits = at_least_float(nn.functional.linear(self.document_embedding, self.weight[start:stop]))
         return with_bias(logits, self.table.biases(slice(start, stop)))
 
-    def chosen(self, label_ids: torch.Tensor) -> torch.Tensor:
+    def chosen(self, label_ids: Tensor) -> Tensor:
         document_embedding, bias = self.document_embedding, self.table.biases(label_ids)
         if label_ids.dim() == 1:
             logits = document_embedding @ self.table.rows(label_ids).to(document_embedding.dtype).T
@@ -137,7 +134,7 @@ class LinearScores(LabelScores):
             logits.append((embeddings @ document_embedding.unsqueeze(-1)).squeeze(-1))
         return with_bias(at_least_float(torch.cat(logits, dim=1)), bias)
 
-    def loss(self, labels: torch.Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> torch.Tensor:
+    def loss(self, labels: Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> Tensor:
         compute = partial(linear_loss, labels=labels, chunk_size=self.run_size, loss_pair=loss_pair)
         inputs = (self.document_embedding, self.weight, self.bias)
         return fused_loss(compute, inputs, 1 / (self.num_texts * self.num_labels))
@@ -146,14 +143,14 @@ class LinearScores(LabelScores):
 def linear_loss(
     precisions: Precisions,
     needed: tuple[bool, ...],
-    document_embedding: torch.Tensor,
-    label_embeddings: torch.Tensor,
-    label_bias: torch.Tensor | None,
+    document_embedding: Tensor,
+    label_embeddings: Tensor,
+    label_bias: Tensor | None,
     *,
-    labels: torch.Tensor,
+    labels: Tensor,
     chunk_size: int,
     loss_pair: LossPair,
-) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+) -> tuple[Tensor, list[Tensor | None]]:
     """Sum of the loss over all texts and labels, and its gradients by the first three inputs where `needed`."""
     low, high, backward = precisions
     inputs = (document_embedding, label_embeddings, label_bias)
