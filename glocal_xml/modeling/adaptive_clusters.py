@@ -236,7 +236,7 @@ class ClusterScores(LabelScores):
         # Not `>=`, so that NaN is not hidden; in the precision of the ranking, so that ties are not lost.
         for cluster, texts in self._texts_of_tails(~(self.roots.float() < kth)):
             best.keys[texts] = self._updated(TopLabels(k, best.keys[texts]), cluster, texts).keys
-        return Ranking(*best.result())
+        return best.ranking(self.num_texts)
 
     def _updated(self, best: TopLabels, cluster: int, texts: Tensor | slice = ALL_TEXTS) -> TopLabels:
         """A ranking with the labels of one cluster added to it."""

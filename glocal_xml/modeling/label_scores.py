@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
 from .fused_loss import LossPair, binary_cross_entropy_pair
@@ -19,26 +19,21 @@ class LabelScores:
 
     A subclass sets the three attributes and defines `run` and `chosen`; one that can be trained on all labels defines
     `loss`.
-
-    Attributes:
-        num_texts: Number of texts.
-        num_labels: Number of labels.
-        run_size: How many labels to ask for at a time, by the memory that they take.
     """
 
     num_texts: int
     num_labels: int
-    run_size: int
+    run_size: int  # how many labels to ask for at a time, by the memory that they take
 
-    def run(self, start: int, stop: int) -> torch.Tensor:
+    def run(self, start: int, stop: int) -> Tensor:
         """Logits of the labels from `start` to before `stop`, of shape (texts, labels of the run)."""
         raise NotImplementedError
 
-    def chosen(self, label_ids: torch.Tensor) -> torch.Tensor:
+    def chosen(self, label_ids: Tensor) -> Tensor:
         """Logits of the same labels for every text, given as (chosen,), or of labels per text, (texts, chosen)."""
         raise NotImplementedError
 
-    def loss(self, labels: torch.Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> torch.Tensor:
+    def loss(self, labels: Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> Tensor:
         """
         Binary cross-entropy, the mean over texts and labels, from ids padded with -100; or another loss as a pair.
 
@@ -46,7 +41,7 @@ class LabelScores:
         """
         raise NotImplementedError
 
-    def all(self) -> torch.Tensor:
+    def all(self) -> Tensor:
         """Logits of all labels, of shape (texts, labels)."""
         return torch.cat([self.run(start, stop) for start, stop in self.runs()], dim=1)
 
@@ -60,7 +55,7 @@ class LabelScores:
         best = TopLabels(k)
         for start, stop in self.runs():
             best.update(self.run(start, stop), start)
-        return Ranking(*best.result())
+        return best.ranking(self.num_texts)
 
     def mean_with(self, branches: "dict[str, LabelScores]") -> "MeanProbability":
         """The mean of the probabilities of these branches, of which this is the first."""
@@ -71,9 +66,9 @@ class LabelScores:
 class Ranking:
     """The best labels of each text: logits and ids, (texts, k), and the ids of each branch, (texts, branches, k)."""
 
-    logits: torch.Tensor
-    ids: torch.Tensor
-    branch_ids: torch.Tensor | None = None
+    logits: Tensor
+    ids: Tensor
+    branch_ids: Tensor | None = None
 
 
 class MeanProbability(LabelScores):
@@ -88,10 +83,10 @@ class MeanProbability(LabelScores):
     def run_size(self) -> int:
         return min(scores.run_size for scores in self.branches.values())
 
-    def run(self, start: int, stop: int) -> torch.Tensor:
+    def run(self, start: int, stop: int) -> Tensor:
         return mean_probability_logits([scores.run(start, stop) for scores in self.branches.values()])
 
-    def chosen(self, label_ids: torch.Tensor) -> torch.Tensor:
+    def chosen(self, label_ids: Tensor) -> Tensor:
         return mean_probability_logits([scores.chosen(label_ids) for scores in self.branches.values()])
 
     def top_k(self, k: int) -> Ranking:
@@ -100,50 +95,39 @@ class MeanProbability(LabelScores):
             return next(iter(self.branches.values())).top_k(k)
         return self._pass_over_labels(k, None)
 
-    def top_k_and_all(self, k: int) -> tuple[Ranking, torch.Tensor]:
+    def top_k_and_all(self, k: int) -> tuple[Ranking, Tensor]:
         """[`top_k`], and the logits of all labels, of shape (texts, labels)."""
         if len(self.branches) == 1:
-            logits, best = self.all(), TopLabels(k)
-            best.update(logits, 0)
-            return Ranking(*best.result()), logits
-        kept: list[torch.Tensor] = []
-        ranking = self._pass_over_labels(k, kept)
-        return ranking, torch.cat(kept, dim=1)
+            logits = self.all()
+            return TopLabels(k).update(logits, 0).ranking(self.num_texts), logits
+        kept: list[Tensor] = []
+        return self._pass_over_labels(k, kept), torch.cat(kept, dim=1)
 
-    def _pass_over_labels(self, k: int, kept: list[torch.Tensor] | None) -> Ranking:
+    def _pass_over_labels(self, k: int, kept: list[Tensor] | None) -> Ranking:
         best = TopLabels(k)
         for start, stop in self.runs():
             rows = self.run_with_branches(start, stop)
             best.update(torch.cat(rows), start)
             if kept is not None:
                 kept.append(rows[0])
-        return self.split_ranking(*best.result())
+        return best.ranking(self.num_texts)
 
-    def run_with_branches(self, start: int, stop: int) -> list[torch.Tensor]:
+    def run_with_branches(self, start: int, stop: int) -> list[Tensor]:
         """Logits of a run of labels, and then those of each branch where there are several."""
         return with_mean([scores.run(start, stop) for scores in self.branches.values()])
 
-    def all(self) -> torch.Tensor:
+    def all(self) -> Tensor:
         return mean_probability_logits([scores.all() for scores in self.branches.values()])
 
-    def top_k_of(self, label_ids: torch.Tensor, k: int) -> tuple[Ranking, torch.Tensor]:
+    def top_k_of(self, label_ids: Tensor, k: int) -> tuple[Ranking, Tensor]:
         """
-        The best of chosen labels, and the logits of all of them, those of the branches: (branches, texts, chosen).
-
-        Args:
-            label_ids: The same labels for every text, (chosen,), or labels per text, (texts, chosen).
-            k: How many labels to return.
+        The best of chosen labels, (chosen,) or (texts, chosen), and the logits of all of them, those of the branches:
+        (branches, texts, chosen).
         """
         logits = [scores.chosen(label_ids) for scores in self.branches.values()]  # (texts, chosen) each
         rows = with_mean(logits)
-        best = TopLabels(k)
-        best.update(torch.cat(rows), label_ids if label_ids.dim() == 1 else label_ids.repeat(len(rows), 1))
-        return self.split_ranking(*best.result()), torch.stack(logits)
-
-    def split_ranking(self, logits: torch.Tensor, ids: torch.Tensor) -> Ranking:
-        """From the rows of the final scores and then of each branch to one ranking."""
-        final, *others = ids.split(self.num_texts)
-        return Ranking(logits[: self.num_texts], final, torch.stack(others, dim=1) if others else None)
+        columns = label_ids if label_ids.dim() == 1 else label_ids.repeat(len(rows), 1)
+        return TopLabels(k).update(torch.cat(rows), columns).ranking(self.num_texts), torch.stack(logits)
 
 
 def mean_probability(branches: dict[str, LabelScores]) -> MeanProbability:
@@ -151,7 +135,7 @@ def mean_probability(branches: dict[str, LabelScores]) -> MeanProbability:
     return next(iter(branches.values())).mean_with(branches)
 
 
-def with_mean(logits: list[torch.Tensor]) -> list[torch.Tensor]:
+def with_mean(logits: list[Tensor]) -> list[Tensor]:
     """The mean probability of several branches as logits, and then theirs; a single one as it is."""
     # Rankings of branches are further rows of one: it costs by the number of its steps, not of its rows.
     return logits if len(logits) == 1 else [mean_probability_logits(logits), *logits]
@@ -165,18 +149,15 @@ class TopLabels:
     has to be read back from the device to know it.
     """
 
-    def __init__(self, k: int, keys: torch.Tensor | None = None):
+    def __init__(self, k: int, keys: Tensor | None = None):
         self.k = k
         self.keys = keys  # (texts, at most k)
 
     @torch.no_grad()
-    def update(self, logits: torch.Tensor, labels: int | torch.Tensor) -> None:
+    def update(self, logits: Tensor, labels: int | Tensor) -> "TopLabels":
         """
-        Takes scores of shape (texts, labels).
-
-        Args:
-            logits: The scores.
-            labels: The first of a run of labels, or the label of each column, (labels,) or (texts, labels).
+        Takes scores, (texts, labels), of a run of labels from the given one, or of the label of each column, (labels,)
+        or (texts, labels).
         """
         if isinstance(labels, int):
             labels = torch.arange(labels, labels + logits.shape[1], device=logits.device)
@@ -190,6 +171,7 @@ class TopLabels:
             keys = torch.cat([self.keys, keys], dim=1)
             keys = keys.topk(min(self.k, keys.shape[1]), dim=1).values
         self.keys = keys
+        return self
 
     def pad(self) -> None:
         """Fills up to `k` places with such as are lower than any score."""
@@ -198,21 +180,27 @@ class TopLabels:
         missing = self.keys.new_full((len(self.keys), self.k - self.keys.shape[1]), lowest)
         self.keys = torch.cat([self.keys, missing], dim=1)
 
-    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def result(self) -> tuple[Tensor, Tensor]:
         """Logits and ids of the best labels, (texts, k), best first."""
         negative = -self.keys
         ordered = (-(negative >> 32)).int()
         return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(torch.float32), negative & 0xFFFFFFFF
 
+    def ranking(self, num_texts: int) -> Ranking:
+        """The result, of which rows beyond the number of texts are those of branches, one after the other."""
+        logits, ids = self.result()
+        final, *others = ids.split(num_texts)
+        return Ranking(logits[:num_texts], final, torch.stack(others, dim=1) if others else None)
 
-def masked_softmax(scores: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
+
+def masked_softmax(scores: Tensor, padding: Tensor | None) -> Tensor:
     """Softmax over the tokens, the last dimension; padding, where there is some, gets exactly 0."""
     if padding is not None:
         scores = scores.masked_fill(padding, torch.finfo(scores.dtype).min)
     return scores.softmax(dim=-1)
 
 
-def pieces(label_ids: torch.Tensor, size: int) -> Sequence[torch.Tensor]:
+def pieces(label_ids: Tensor, size: int) -> Sequence[Tensor]:
     """
     Labels per text, (texts, chosen), in pieces of at most `size` columns, so that what is gathered for them is small;
     in one piece where a gradient needs all of it anyway.
@@ -221,44 +209,40 @@ def pieces(label_ids: torch.Tensor, size: int) -> Sequence[torch.Tensor]:
 
 
 def check_label_ids(
-    label_ids: Sequence[int] | torch.Tensor, num_labels: int, input_ids: torch.Tensor, name: str = "label_ids"
-) -> torch.Tensor:
+    label_ids: Sequence[int] | Tensor, num_labels: int, input_ids: Tensor, name: str = "label_ids"
+) -> Tensor:
     """Checks chosen labels, the same for every text or, but for candidates, per text; returns their ids."""
     ids = torch.as_tensor(label_ids)
     shapes = "(chosen,) or (texts, chosen)" if name == "label_ids" else "(chosen,)"
     per_text = name == "label_ids" and ids.dim() == 2 and len(ids) == len(input_ids)
     if ids.dtype not in (torch.int64, torch.int32) or not (ids.dim() == 1 or per_text) or ids.numel() == 0:
         raise ValueError(
-            f"`{name}` must be integers of the shape {shapes} with at least one, got {ids.dtype} of shape "
-            f"{tuple(ids.shape)} for {len(input_ids)} texts."
+            f"`{name}` must be integers of the shape {shapes}, at least one, got {ids.dtype} of {tuple(ids.shape)} "
+            f"for {len(input_ids)} texts."
         )
     if not (ids.min() >= 0 and ids.max() < num_labels):
         raise ValueError(f"`{name}` must lie in 0 to {num_labels - 1}, got {ids.min().item()} to {ids.max().item()}.")
     return ids.long().to(input_ids.device)
 
 
-def check_label_counts(label_counts: Sequence[int] | torch.Tensor, num_labels: int) -> torch.Tensor:
+def check_label_counts(label_counts: Sequence[int] | Tensor, num_labels: int) -> Tensor:
     """Checks how many training texts each label has; returns the counts as a tensor."""
     counts = torch.as_tensor(label_counts)
-    if counts.is_floating_point() or counts.shape != (num_labels,):
+    if counts.is_floating_point() or counts.shape != (num_labels,) or counts.min() < 0 or counts.max() == 0:
         raise ValueError(
-            f"`label_counts` must hold one whole number for each of the {num_labels} labels, got {counts.dtype} of "
-            f"shape {tuple(counts.shape)}; `LabelSpace.counts` has them."
-        )
-    if counts.min() < 0 or counts.max() == 0:
-        raise ValueError(
-            f"`label_counts` must not be negative nor all zero, got {counts.min().item()} to {counts.max().item()}; "
-            "give the number of training texts of each label."
+            f"`label_counts` must hold a whole number for each of the {num_labels} labels, none negative and not all "
+            f"zero, got {counts.dtype} of shape {tuple(counts.shape)}; "
+            "`LabelSpace.counts` has them."
         )
     return counts
 
 
-def with_bias(logits: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def with_bias(logits: Tensor, bias: Tensor | None) -> Tensor:
     """Logits and the biases of their labels, where these have some."""
     return logits if bias is None else logits + bias
 
 
-def mean_probability_logits(logits: list[torch.Tensor]) -> torch.Tensor:
+def mean_probability_logits(logits: list[Tensor]) -> Tensor:
     """The logits whose sigmoid is the mean of the sigmoids of several; nothing saturates and no digit is lost."""
     if len(logits) == 1:
         return logits[0]
@@ -267,13 +251,13 @@ def mean_probability_logits(logits: list[torch.Tensor]) -> torch.Tensor:
     return log_yes - reduce(torch.logaddexp, map(log_sigmoid, map(operator.neg, logits)))
 
 
-def log_odds_of(log_probability: torch.Tensor) -> torch.Tensor:
+def log_odds_of(log_probability: Tensor) -> Tensor:
     """Log-odds of probabilities, just below one where they are one: those of the only child of a node."""
     log_probability = log_probability.clamp(max=-1e-6)
     return log_probability - torch.log(-torch.expm1(log_probability))
 
 
-def product_logits(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+def product_logits(first: Tensor, second: Tensor) -> Tensor:
     """
     The logits whose sigmoid is sigmoid(first) * sigmoid(second): eq. 2 of APLC-XLNet, in log space.
 
@@ -289,26 +273,25 @@ class XMTCOutput(ModelOutput):
     What a model for extreme multi-label text classification returns.
 
     Args:
-        loss (`torch.Tensor`, *optional*): Training loss, when labels are given.
-        logits (`torch.Tensor` of shape `(texts, labels)`, *optional*): Their sigmoid is the final probability. With
-            `candidate_ids`, of shape `(texts, candidates)`.
-        top_k_ids (`torch.Tensor` of shape `(texts, top_k)`, *optional*): Best labels, best first, lower id on a tie.
-        top_k_scores (`torch.Tensor` of shape `(texts, top_k)`, *optional*): Final probabilities of these labels.
-        branch_top_k_ids (`torch.Tensor` of shape `(texts, branches, top_k)`, *optional*): Best labels of each branch
-            on its own, in the order of `model.branch_names`, where there are several.
-        branch_logits (`torch.Tensor` of shape `(texts, branches, candidates)`, *optional*): With `candidate_ids`, the
-            logits of each branch.
-        loss_terms (`dict[str, torch.Tensor]`, *optional*): What `loss` is the sum of, for the log; no gradient.
-        scores ([`LabelScores`], *optional*): The scores themselves, on request (`output_scores`).
+        loss: Training loss, when labels are given.
+        logits: Their sigmoid is the final probability, `(texts, labels)` or, with `candidate_ids`, `(texts,
+            candidates)`.
+        top_k_ids: Best labels, best first, lower id on a tie, `(texts, top_k)`.
+        top_k_scores: Final probabilities of these labels, `(texts, top_k)`.
+        branch_top_k_ids: Best labels of each branch on its own, in the order of `model.branch_names`, where there are
+            several, `(texts, branches, top_k)`.
+        branch_logits: With `candidate_ids`, the logits of each branch, `(texts, branches, candidates)`.
+        loss_terms: What `loss` is the sum of, for the log; no gradient.
+        scores: The scores themselves ([`LabelScores`]), on request (`output_scores`).
     """
 
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    top_k_ids: torch.Tensor | None = None
-    top_k_scores: torch.Tensor | None = None
-    branch_top_k_ids: torch.Tensor | None = None
-    branch_logits: torch.Tensor | None = None
-    loss_terms: dict[str, torch.Tensor] | None = None
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    top_k_ids: Tensor | None = None
+    top_k_scores: Tensor | None = None
+    branch_top_k_ids: Tensor | None = None
+    branch_logits: Tensor | None = None
+    loss_terms: dict[str, Tensor] | None = None
     scores: Any = None
 
     def __getitem__(self, key: Any) -> Any:

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .fused_loss import LossPair, binary_cross_entropy_pair
 from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels
@@ -34,17 +34,14 @@ class LabelShard:
         self.first = self.largest * group.rank()
         self.size = max(0, min(self.largest, num_labels - self.first))
 
-    def sum(self, value: torch.Tensor) -> torch.Tensor:
+    def sum(self, value: Tensor) -> Tensor:
         """The sum over processes, on all of them; each goes on with the gradient of its own part."""
         return _SumOfParts.apply(self.group, value)
 
-    def collect(self, compute: Callable[[torch.Tensor], torch.Tensor], label_ids: torch.Tensor) -> torch.Tensor:
+    def collect(self, compute: Callable[[Tensor], Tensor], label_ids: Tensor) -> Tensor:
         """
-        Values of any labels on all processes, from what each can compute.
-
-        Args:
-            compute: From ids of own labels, counted from the first: values of shape (texts, labels, …).
-            label_ids: The same labels for every text, (chosen,), or labels per text, (texts, chosen).
+        Values of any labels, (chosen,) or (texts, chosen), on all processes, from what each can compute by the ids of
+        its own labels, counted from the first: (texts, chosen, …).
         """
         own_ids = label_ids - self.first
         elsewhere = (own_ids < 0) | (own_ids >= self.size)
@@ -75,34 +72,32 @@ class SplitScores(LabelScores):
         torch.distributed.all_reduce(sizes, torch.distributed.ReduceOp.MIN, group=self.shard.group)
         return sizes.item()
 
-    def run(self, start: int, stop: int) -> torch.Tensor:
+    def run(self, start: int, stop: int) -> Tensor:
         first = min(max(start - self.shard.first, 0), self.shard.size)
         last = min(max(stop - self.shard.first, 0), self.shard.size)
         before = min(max(self.shard.first - start, 0), stop - start)
         part = self.own.run(first, last)  # (texts, own labels of the run)
         return self.shard.sum(nn.functional.pad(part, (before, stop - start - before - (last - first))))
 
-    def chosen(self, label_ids: torch.Tensor) -> torch.Tensor:
+    def chosen(self, label_ids: Tensor) -> Tensor:
         return self.shard.collect(self.own.chosen, label_ids)
 
-    def attention(self, label_ids: torch.Tensor) -> torch.Tensor:
+    def attention(self, label_ids: Tensor) -> Tensor:
         """Weights with which labels, (texts, chosen), read the tokens: (texts, chosen, tokens)."""
         return self.shard.collect(self.own.attention, label_ids)
 
-    def contributions(self, label_ids: torch.Tensor) -> torch.Tensor:
+    def contributions(self, label_ids: Tensor) -> Tensor:
         """What each token adds to the logit of labels, (texts, chosen), as (texts, chosen, tokens)."""
         return self.shard.collect(self.own.contributions, label_ids)
 
-    def loss(self, labels: torch.Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> torch.Tensor:
-        first = self.shard.first
-
-        def shifted(logits: torch.Tensor, labels: torch.Tensor, first_label: int) -> tuple[torch.Tensor, torch.Tensor]:
-            return loss_pair(logits, labels, first + first_label)
+    def loss(self, labels: Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> Tensor:
+        def shifted(logits: Tensor, labels: Tensor, first_label: int) -> tuple[Tensor, Tensor]:
+            return loss_pair(logits, labels, self.shard.first + first_label)
 
         return self.shard.sum(self.own.loss(labels, shifted) * (self.shard.size / self.num_labels))
 
     def top_k(self, k: int) -> Ranking:
-        return Ranking(*self.shard.merged(_own_ranking([self.own], self.shard, k)).result())
+        return SplitMean({"": self}).top_k(k)
 
     def mean_with(self, branches: "dict[str, SplitScores]") -> MeanProbability:
         return SplitMean(branches)
@@ -112,18 +107,11 @@ class SplitMean(MeanProbability):
     """The mean of branches that are split over processes; each process ranks its own labels first."""
 
     def top_k(self, k: int) -> Ranking:
-        shard = next(iter(self.branches.values())).shard
-        own = [scores.own for scores in self.branches.values()]
-        return self.split_ranking(*shard.merged(_own_ranking(own, shard, k)).result())
-
-
-def _own_ranking(own: list[LabelScores], shard: LabelShard, k: int) -> TopLabels:
-    """The best labels of this process, with ids as all processes count them: rows of the mean, then of each branch."""
-    mean, best = MeanProbability(dict(enumerate(own))), TopLabels(k)
-    for start in range(0, shard.size, mean.run_size):
-        rows = mean.run_with_branches(start, min(start + mean.run_size, shard.size))
-        best.update(torch.cat(rows), shard.first + start)
-    return best
+        shard, best = next(iter(self.branches.values())).shard, TopLabels(k)
+        own = MeanProbability({name: scores.own for name, scores in self.branches.items()})
+        for start, stop in own.runs():
+            best.update(torch.cat(own.run_with_branches(start, stop)), shard.first + start)
+        return shard.merged(best).ranking(self.num_texts)
 
 
 def check(model: XMTCPreTrainedModel, num_shards: int) -> None:
@@ -131,14 +119,13 @@ def check(model: XMTCPreTrainedModel, num_shards: int) -> None:
     num_labels, heads = model.config.num_labels, model.branch_heads().values()
     if not all(isinstance(head.label_embeddings, LabelTable) and not hasattr(head, "tails") for head in heads):
         raise ValueError(
-            f"The labels of {type(model).__name__} cannot be split over processes, got `tp_size={num_shards}`: only "
-            "one table with dense gradients can, so neither clusters of falling width nor the tables with sparse "
-            "gradients of a label tree. Load the model without `distributed_config`, or build one without a tree."
+            f"The labels of {type(model).__name__} cannot be split over processes, got `tp_size={num_shards}`: "
+            "neither clusters nor tables with sparse gradients, as with a label tree, can. Load the model without "
+            "`distributed_config`, or build one without a tree."
         )
     if math.ceil(num_labels / num_shards) * (num_shards - 1) >= num_labels:
         raise ValueError(
-            f"{num_labels} labels in equal parts leave nothing for the last of {num_shards} processes; lower "
-            "`tp_size`."
+            f"{num_labels} labels in equal parts leave nothing for the last of {num_shards}; lower `tp_size`."
         )
 
 
@@ -146,10 +133,10 @@ def install(model: XMTCPreTrainedModel, group: "torch.distributed.ProcessGroup")
     """Makes the heads of a model whose tables are split give scores of all labels."""
     shard = model.label_shard = LabelShard(model.config.num_labels, group)
     for head in model.branch_heads().values():
-        head.register_forward_pre_hook(_SharedInputs(group))
+        head.register_forward_pre_hook(_shared_inputs(group))
         head.register_forward_hook(lambda _, inputs, scores: SplitScores(scores, shard))
 
-    def start_label_bias(log_odds: torch.Tensor) -> None:
+    def start_label_bias(log_odds: Tensor) -> None:
         model.check_label_bias()
         own = torch.as_tensor(log_odds)[shard.first :][: shard.size]
         for head in model.branch_heads().values():
@@ -159,54 +146,43 @@ def install(model: XMTCPreTrainedModel, group: "torch.distributed.ProcessGroup")
     return model
 
 
-def _total(group: Any, gradient: torch.Tensor) -> torch.Tensor:
+def _total(group: Any, gradient: Tensor) -> Tensor:
     total = gradient.clone(memory_format=torch.contiguous_format)
     torch.distributed.all_reduce(total, group=group)
     return total
 
 
-class _SharedInputs:
-    """Inputs of a head that all processes have alike and each reads for its own labels: their gradient is the sum."""
+def _shared_inputs(group: Any) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
+    """A hook for what all processes have alike and a head reads for its own labels: the gradient is the sum."""
+    total, hooked = partial(_total, group), set()
 
-    def __init__(self, group: Any):
-        self.group = group
-        self.hooked: set[int] = set()
+    def share(value: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and value.requires_grad:
+            value = value.view_as(value)
+            value.register_hook(total)
+        return value
 
-    def __call__(self, head: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    def hook(head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         # Not before a call: loading replaces parameters, and frozen ones may be trained later.
         for module in head.modules():
             for parameter in () if isinstance(module, LabelTable) else module.parameters(recurse=False):
-                if parameter.requires_grad and id(parameter) not in self.hooked:
-                    parameter.register_hook(lambda gradient: _total(self.group, gradient))
-                    self.hooked.add(id(parameter))
-        return tuple(
-            _SharedValue.apply(self.group, value) if torch.is_grad_enabled() and value.requires_grad else value
-            for value in inputs
-        )
+                if parameter.requires_grad and id(parameter) not in hooked:
+                    parameter.register_hook(total)
+                    hooked.add(id(parameter))
+        return tuple(map(share, inputs))
 
-
-class _SharedValue(torch.autograd.Function):
-    """Identity, and the sum of the gradients of all processes."""
-
-    @staticmethod
-    def forward(ctx: Any, group: Any, value: torch.Tensor) -> torch.Tensor:
-        ctx.group = group
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, _total(ctx.group, gradient)
+    return hook
 
 
 class _SumOfParts(torch.autograd.Function):
     """The sum over processes, and the gradient as it comes: the same on all, since all go on with the same sum."""
 
     @staticmethod
-    def forward(ctx: Any, group: Any, value: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, group: Any, value: Tensor) -> Tensor:
         return _total(group, value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
         return None, gradient
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .encoder import PADDING_LABEL
 from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, log_odds_of, product_logits, with_mean
@@ -23,17 +23,17 @@ class SparseLabelTable(nn.Embedding):
         super().__init__(num_labels, size, sparse=True)
         self.bias_table = nn.Embedding(num_labels, 1, sparse=True) if bias else None
 
-    def rows(self, label_ids: slice | torch.Tensor | None = None) -> torch.Tensor:
+    def rows(self, label_ids: slice | Tensor | None = None) -> Tensor:
         """Embeddings of labels, of shape (labels, size), or that of the ids and one dimension more; all by default."""
-        if isinstance(label_ids, torch.Tensor):
+        if isinstance(label_ids, Tensor):
             return self(label_ids)
         return self.weight if label_ids is None else self.weight[label_ids]
 
-    def biases(self, label_ids: slice | torch.Tensor | None = None) -> torch.Tensor | None:
+    def biases(self, label_ids: slice | Tensor | None = None) -> Tensor | None:
         """Biases of labels, of shape (labels,) or that of the ids."""
         if self.bias_table is None:
             return None
-        if isinstance(label_ids, torch.Tensor):
+        if isinstance(label_ids, Tensor):
             # The gradient of a sum is the same memory for all of its terms, and that of a lookup keeps it as it is:
             # data parallelism, which divides gradients in place as soon as they are there, would divide those of all
             # terms. A product has a gradient of its own.
@@ -42,7 +42,7 @@ class SparseLabelTable(nn.Embedding):
         return biases if label_ids is None else biases[label_ids]
 
     @torch.no_grad()
-    def start_biases(self, log_odds: torch.Tensor) -> None:
+    def start_biases(self, log_odds: Tensor) -> None:
         """Starts the bias of every label at its log-odds, of shape (labels,)."""
         self.bias_table.weight.copy_(log_odds.unsqueeze(-1))
 
@@ -54,18 +54,18 @@ class Candidates:
     other row of a label table is touched.
     """
 
-    ids: torch.Tensor  # (texts, chosen)
-    mask: torch.Tensor  # (texts, chosen), false for padding; the first of a text is never padding
-    paths: torch.Tensor  # (texts, chosen), logit of the way down to the parent of each; no gradient
+    ids: Tensor  # (texts, chosen)
+    mask: Tensor  # (texts, chosen), false for padding; the first of a text is never padding
+    paths: Tensor  # (texts, chosen), logit of the way down to the parent of each; no gradient
 
-    def are_among(self, wanted: torch.Tensor) -> torch.Tensor:
+    def are_among(self, wanted: Tensor) -> Tensor:
         """Whether each is one of its text's `wanted`, of shape (texts, wanted) padded with -100; (texts, chosen)."""
         found = torch.zeros_like(self.mask)
         for column in wanted.unbind(dim=1):
             found |= self.ids == column.unsqueeze(1)
         return found & self.mask
 
-    def cross_entropy(self, logits: torch.Tensor, is_true: torch.Tensor) -> torch.Tensor:
+    def cross_entropy(self, logits: Tensor, is_true: Tensor) -> Tensor:
         """Binary cross-entropy of the mean over the candidates of a text, then over texts."""
         losses = (nn.functional.softplus(logits) - logits * is_true).masked_fill(~self.mask, 0)
         return (losses.sum(dim=1) / self.mask.sum(dim=1)).mean()
@@ -92,7 +92,7 @@ class CandidateTree(nn.Module):
         self.register_buffer("label_clusters", torch.zeros(num_labels, dtype=torch.long))
         self._family_sizes: list[tuple[int, int]] | None = None
 
-    def child_starts(self, level: int) -> torch.Tensor:
+    def child_starts(self, level: int) -> Tensor:
         return getattr(self, f"child_starts_{level}")  # (nodes of the level + 1,)
 
     def check(self) -> None:
@@ -115,7 +115,7 @@ class CandidateTree(nn.Module):
         return self._family_sizes
 
     @torch.no_grad()
-    def set_tree(self, child_starts: Sequence[torch.Tensor], label_order: torch.Tensor) -> None:
+    def set_tree(self, child_starts: Sequence[Tensor], label_order: Tensor) -> None:
         """Takes over a tree; one of another shape than the model was built for is an error."""
         child_starts = [torch.as_tensor(starts).long() for starts in child_starts]
         label_order = torch.as_tensor(label_order).long()
@@ -140,14 +140,14 @@ class CandidateTree(nn.Module):
         self.label_clusters[label_order] = clusters.to(self.label_clusters.device)
         self._family_sizes = None
 
-    def ancestors(self, label_ids: torch.Tensor) -> list[torch.Tensor]:
+    def ancestors(self, label_ids: Tensor) -> list[Tensor]:
         """The node of each level, from the top, that labels lie under; each of the shape of `label_ids`."""
         nodes = [self.label_clusters[label_ids]]
         for level in range(len(self.level_sizes) - 2, -1, -1):
             nodes.append(torch.searchsorted(self.child_starts(level), nodes[-1], right=True) - 1)
         return nodes[::-1]
 
-    def true_nodes(self, labels: torch.Tensor) -> list[torch.Tensor]:
+    def true_nodes(self, labels: Tensor) -> list[Tensor]:
         """The nodes of each level that lead to `labels`, each once, (texts, positives) padded with -100."""
         padding = labels < 0
         result = []
@@ -169,7 +169,7 @@ class CandidateTree(nn.Module):
             ids = self.label_order[ids]
         return Candidates(ids, mask, nodes.paths.repeat_interleave(widest, dim=1))
 
-    def all_paths(self, levels: list[LabelScores]) -> torch.Tensor:
+    def all_paths(self, levels: list[LabelScores]) -> Tensor:
         """Logits of the ways down to all clusters, (texts, clusters)."""
         paths = levels[0].all()
         for level, scores in enumerate(levels[1:]):
@@ -179,7 +179,7 @@ class CandidateTree(nn.Module):
         return paths
 
     @torch.no_grad()
-    def bias_log_odds(self, log_odds: torch.Tensor) -> list[torch.Tensor]:
+    def bias_log_odds(self, log_odds: Tensor) -> list[Tensor]:
         """
         Log-odds of the nodes of each level from the top, given their parents, and last of the labels, so that their
         product is the probability of each label, as if labels occurred independently of each other.
@@ -202,9 +202,9 @@ def search(
     tree: CandidateTree,
     levels: dict[str, LabelScores],
     beam: int,
-    labels: torch.Tensor | None = None,
+    labels: Tensor | None = None,
     trained: range | None = None,
-) -> tuple[dict[str, torch.Tensor], Candidates]:
+) -> tuple[dict[str, Tensor], Candidates]:
     """
     From the top of the tree to candidate labels: at each level the children of the best nodes of the one above.
 
@@ -252,9 +252,7 @@ def search(
     return terms, tree.below(len(levels) - 1, nodes)
 
 
-def best_nodes(
-    nodes: Candidates, paths: torch.Tensor, number: int, most: int, forced: torch.Tensor | None = None
-) -> Candidates:
+def best_nodes(nodes: Candidates, paths: Tensor, number: int, most: int, forced: Tensor | None = None) -> Candidates:
     """
     The best nodes of each text; those that are forced come first and are never left out.
 
@@ -291,11 +289,11 @@ class TreeScores(MeanProbability):
         super().__init__({name: _BelowTree(scores, self) for name, scores in branches.items()})
 
     @cached_property
-    def all_paths(self) -> torch.Tensor:
+    def all_paths(self) -> Tensor:
         """Logits of the ways down to all clusters, (texts, clusters)."""
         return self.tree.all_paths(self.levels)
 
-    def paths(self, label_ids: torch.Tensor) -> torch.Tensor:
+    def paths(self, label_ids: Tensor) -> Tensor:
         """Logits of the ways down to labels, (texts, chosen); for labels per text the nodes on them alone."""
         if label_ids.dim() == 1:
             return self.all_paths[:, self.tree.label_clusters[label_ids]]
@@ -312,10 +310,8 @@ class TreeScores(MeanProbability):
         levels = dict(zip(self.level_names, self.levels, strict=True))
         _, candidates = search(self.tree, levels, max(self.beam, -(-k // fewest)))
         logits = [product_logits(candidates.paths, scores.chosen(candidates.ids)) for scores in self.own.values()]
-        rows, best = with_mean(logits), TopLabels(k)
-        rows = torch.cat([row.masked_fill(~candidates.mask, -torch.inf) for row in rows])
-        best.update(rows, candidates.ids.repeat(len(rows) // len(candidates.ids), 1))
-        return self.split_ranking(*best.result())
+        rows = [row.masked_fill(~candidates.mask, -torch.inf) for row in with_mean(logits)]
+        return TopLabels(k).update(torch.cat(rows), candidates.ids.repeat(len(rows), 1)).ranking(self.num_texts)
 
 
 class _BelowTree(LabelScores):
@@ -329,9 +325,9 @@ class _BelowTree(LabelScores):
         # What words a label reads does not depend on the tree.
         return getattr(self.scores, name)
 
-    def run(self, start: int, stop: int) -> torch.Tensor:
+    def run(self, start: int, stop: int) -> Tensor:
         labels = torch.arange(start, stop, device=self.below.tree.label_clusters.device)
         return product_logits(self.below.paths(labels), self.scores.run(start, stop))
 
-    def chosen(self, label_ids: torch.Tensor) -> torch.Tensor:
+    def chosen(self, label_ids: Tensor) -> Tensor:
         return product_logits(self.below.paths(label_ids), self.scores.chosen(label_ids))

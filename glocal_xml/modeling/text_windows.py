@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .label_scores import MeanProbability, TopLabels, mean_probability_logits
@@ -119,20 +119,20 @@ def _whole_words(text: str, length: int) -> str:
 class WindowLabels:
     """The best labels of texts that were read in windows."""
 
-    ids: torch.Tensor  # (texts, top_k)
-    scores: torch.Tensor  # (texts, top_k), probabilities
-    branch_scores: torch.Tensor  # (texts, top_k, branches), with what probability branches take part in the scores
-    branch_ids: torch.Tensor  # (texts, branches, top_k), the best labels of each branch on its own
+    ids: Tensor  # (texts, top_k)
+    scores: Tensor  # (texts, top_k), probabilities
+    branch_scores: Tensor  # (texts, top_k, branches), with what probability branches take part in the scores
+    branch_ids: Tensor  # (texts, branches, top_k), the best labels of each branch on its own
 
 
 @torch.no_grad()
 def best_of_windows(
     model: PreTrainedModel,
-    fields: dict[str, torch.Tensor],
+    fields: dict[str, Tensor],
     counts: Sequence[int],
     score: str,
     top_k: int,
-    candidate_ids: torch.Tensor | None = None,
+    candidate_ids: Tensor | None = None,
 ) -> WindowLabels:
     """
     The best labels of texts, among those that are the best of a window or of one of its branches: all of them are
@@ -169,7 +169,7 @@ def best_of_windows(
     return WindowLabels(*(torch.stack(values) for values in zip(*texts, strict=True)))
 
 
-def _best_of_each(scores: MeanProbability, top_k: int, candidate_ids: torch.Tensor | None) -> torch.Tensor:
+def _best_of_each(scores: MeanProbability, top_k: int, candidate_ids: Tensor | None) -> Tensor:
     """The best labels of each window and of each branch, of shape (windows, labels)."""
     if candidate_ids is None:
         best = scores.top_k(min(top_k, scores.num_labels))
@@ -178,7 +178,7 @@ def _best_of_each(scores: MeanProbability, top_k: int, candidate_ids: torch.Tens
     return best.ids if best.branch_ids is None else torch.cat([best.ids, best.branch_ids.flatten(1)], dim=1)
 
 
-def _best_of_text(label_ids: torch.Tensor, logits: torch.Tensor, score: str, top_k: int) -> tuple[torch.Tensor, ...]:
+def _best_of_text(label_ids: Tensor, logits: Tensor, score: str, top_k: int) -> tuple[Tensor, ...]:
     """The fields of [`WindowLabels`] for one text, from logits of its labels, (branches, windows, labels)."""
     final, branches = mean_probability_logits(list(logits)).sigmoid(), logits.sigmoid()  # (windows, labels), …
     if score == "mean":
