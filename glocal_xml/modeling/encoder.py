@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 PADDING_LABEL = -100
@@ -18,12 +18,12 @@ PADDING_LABEL = -100
 class EncodedTexts:
     """Token states of a batch, the attended tokens of every text moved to the front."""
 
-    hidden_states: dict[int, torch.Tensor]  # by layer, 0 being the embedding output: (texts, tokens, hidden)
-    mask: torch.Tensor  # (texts, tokens), true for attended tokens
-    document_positions: torch.Tensor  # (texts,), where the token that stands for the text is now
-    labels: torch.Tensor | None = None  # (texts, positives), checked label ids, each once
+    hidden_states: dict[int, Tensor]  # by layer, 0 being the embedding output: (texts, tokens, hidden)
+    mask: Tensor  # (texts, tokens), true for attended tokens
+    document_positions: Tensor  # (texts,), where the token that stands for the text is now
+    labels: Tensor | None = None  # (texts, positives), checked label ids, each once
 
-    def document(self, layer: int) -> torch.Tensor:
+    def document(self, layer: int) -> Tensor:
         """State of the token that stands for the text: the first attended one, for XLNet the last."""
         hidden_states = self.hidden_states[layer]
         # Not indexed by text and position, which `torch.export` takes for at least two texts.
@@ -45,23 +45,17 @@ def load_encoder(name_or_path: str | os.PathLike | PreTrainedModel, options: dic
 def encode_texts(
     encoder: PreTrainedModel,
     layers: Iterable[int],
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor | None = None,
-    token_type_ids: torch.Tensor | None = None,
-    labels: torch.Tensor | None = None,
+    input_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    token_type_ids: Tensor | None = None,
+    labels: Tensor | None = None,
     num_labels: int = 0,
 ) -> EncodedTexts:
     """
-    Runs the encoder and keeps the given layers: 0 is the embedding output, the number of layers the last one.
+    Runs the encoder and keeps the given layers: 0 is the embedding output, the number of layers the last one. Those
+    above the highest of them are not run. Padding may be on either side.
 
-    Args:
-        encoder: The encoder.
-        layers: The layers to keep; those above the highest of them are not run.
-        input_ids: Token ids, of shape (texts, tokens).
-        attention_mask: 1 for real tokens, 0 for padding on either side.
-        token_type_ids: Passed on to the encoder, where given.
-        labels: Ids of the positive labels, checked together with the rest: reading back from a device takes time.
-        num_labels: How many labels there are.
+    Labels are checked together with the rest: reading back from a device takes time.
     """
     attention_mask, labels = _check_batch(encoder, input_ids, attention_mask, labels, num_labels)
     order, mask = attended_first(attention_mask.ne(0))
@@ -75,7 +69,7 @@ def encode_texts(
     return EncodedTexts(chosen_layers(encoder, inputs, set(layers)), mask, document_positions, labels)
 
 
-def attended_first(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def attended_first(mask: Tensor) -> tuple[Tensor, Tensor]:
     """
     The order of tokens that puts attended ones first, as they were, and the mask in that order, both (texts, tokens).
 
@@ -88,13 +82,13 @@ def attended_first(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros_like(places).scatter(1, places, columns), columns < number
 
 
-def chosen_layers(encoder: PreTrainedModel, inputs: dict[str, Any], layers: set[int]) -> dict[int, torch.Tensor]:
+def chosen_layers(encoder: PreTrainedModel, inputs: dict[str, Any], layers: set[int]) -> dict[int, Tensor]:
     """The states of the given layers, each of shape (texts, tokens, hidden); layers above them are not run."""
     last = encoder.config.num_hidden_layers
     # The last layer comes as `last_hidden_state`, after a final norm where the encoder has one.
     if layers == {last}:
         return {last: encoder(**inputs).last_hidden_state}
-    seen: dict[int, torch.Tensor] = {}
+    seen: dict[int, Tensor] = {}
     short = _shortened(encoder, layers, seen)
     if short is None:
         outputs = encoder(**inputs, output_hidden_states=True)
@@ -106,7 +100,7 @@ def chosen_layers(encoder: PreTrainedModel, inputs: dict[str, Any], layers: set[
     return {layer: seen[layer] for layer in layers}
 
 
-def _shortened(encoder: PreTrainedModel, layers: set[int], seen: dict[int, torch.Tensor]) -> PreTrainedModel | None:
+def _shortened(encoder: PreTrainedModel, layers: set[int], seen: dict[int, Tensor]) -> PreTrainedModel | None:
     """
     A view of the encoder that ends at the highest of `layers` and notes the states of each in `seen`.
 
@@ -115,10 +109,8 @@ def _shortened(encoder: PreTrainedModel, layers: set[int], seen: dict[int, torch
     replace what a call does.
     """
     last = encoder.config.num_hidden_layers
-    lists = [
-        name for name, part in encoder.named_modules() if isinstance(part, nn.ModuleList) and len(part) == last > 0
-    ]
-    if len(lists) != 1:
+    lists = [name for name, part in encoder.named_modules() if isinstance(part, nn.ModuleList) and len(part) == last]
+    if len(lists) != 1 or last == 0:
         return None
     *path, name = lists[0].split(".")
     views = [copy.copy(encoder)]
@@ -128,8 +120,7 @@ def _shortened(encoder: PreTrainedModel, layers: set[int], seen: dict[int, torch
         return None
     for step, outer, inner in zip(path, views, views[1:], strict=False):
         outer._modules = {**outer._modules, step: inner}
-    stack = getattr(views[-1], name)
-    kept = nn.ModuleList(stack[: max(1, max(layers))])
+    kept = nn.ModuleList(getattr(views[-1], name)[: max(1, *layers)])
     # XLNet computes with (tokens, texts, hidden).
     transposed = encoder.config.model_type == "xlnet"
     for layer in layers - {last}:
@@ -142,7 +133,7 @@ def _shortened(encoder: PreTrainedModel, layers: set[int], seen: dict[int, torch
 class _Noted(nn.Module):
     """A layer that notes its output, or, for layer 0, its input."""
 
-    def __init__(self, layer: nn.Module, number: int, seen: dict[int, torch.Tensor], transposed: bool):
+    def __init__(self, layer: nn.Module, number: int, seen: dict[int, Tensor], transposed: bool):
         super().__init__()
         self.layer, self.number, self.seen, self.transposed = layer, number, seen, transposed
 
@@ -155,11 +146,9 @@ class _Noted(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         outputs = self.layer(*args, **kwargs)
-        noted = outputs
+        noted = outputs[0] if isinstance(outputs, tuple) else outputs
         if self.number == 0:
             noted = args[0] if args else kwargs["hidden_states"]
-        elif isinstance(outputs, tuple):
-            noted = outputs[0]
         self.seen[self.number] = noted.transpose(0, 1) if self.transposed else noted
         return outputs
 
@@ -185,58 +174,49 @@ def position_limit(encoder: nn.Module) -> int | None:
 
 
 def _check_batch(
-    encoder: nn.Module,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    labels: torch.Tensor | None,
-    num_labels: int,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    encoder: nn.Module, input_ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_labels: int
+) -> tuple[Tensor, Tensor | None]:
     """Checks a batch; returns the mask, all ones where none is given, and label ids, each once in a text."""
-    if input_ids.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"`input_ids` must hold token ids as integers, got {input_ids.dtype}.")
-    if input_ids.dim() != 2 or input_ids.numel() == 0:
+    shape = tuple(input_ids.shape)
+    if input_ids.dtype not in (torch.int64, torch.int32) or len(shape) != 2 or input_ids.numel() == 0:
         raise ValueError(
-            f"`input_ids` must have the shape (texts, tokens) each at least 1, got {tuple(input_ids.shape)}; "
-            "skip empty batches."
+            "`input_ids` must hold token ids as integers, of the shape (texts, tokens) each at least 1, got "
+            f"{input_ids.dtype} of the shape {shape}; skip empty batches."
         )
     max_tokens = position_limit(encoder)
-    if max_tokens is not None and input_ids.shape[1] > max_tokens:
+    if max_tokens is not None and shape[1] > max_tokens:
         raise ValueError(
-            f"The texts have {input_ids.shape[1]} tokens, but the encoder has positions for {max_tokens}; "
-            "tokenise with `truncation=True` and a `max_length` of at most that."
+            f"The texts have {shape[1]} tokens, but the encoder has positions for {max_tokens}; tokenise with "
+            "`truncation=True` and a `max_length` of at most that."
         )
     attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-    if attention_mask.shape != input_ids.shape:
-        raise ValueError(
-            f"`attention_mask` has the shape {tuple(attention_mask.shape)}, `input_ids` {tuple(input_ids.shape)}; "
-            "they must be equal."
-        )
+    if attention_mask.shape != shape:
+        raise ValueError(f"The shapes of `attention_mask` {tuple(attention_mask.shape)} and {shape} must be equal.")
     if labels is not None:
-        labels = _sorted_labels(labels, len(input_ids))
+        if labels.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
+            raise ValueError(
+                f"`labels` must hold label ids as integers, padded with {PADDING_LABEL}, got {labels.dtype}; turn a "
+                "multi-hot matrix into lists of the ids that are 1."
+            )
+        if labels.dim() != 2 or len(labels) != shape[0]:
+            raise ValueError(
+                f"`labels` must have the shape ({shape[0]} texts, most labels of a text), got {tuple(labels.shape)}."
+            )
+        labels = each_once(labels.long())
     # An exported program cannot decide by what texts hold.
     if not torch.compiler.is_exporting():
         _check_values(attention_mask, labels, num_labels)
     return attention_mask, labels
 
 
-def _sorted_labels(labels: torch.Tensor, num_texts: int) -> torch.Tensor:
-    """Padded label ids in their order, a repeated id of a text turned into padding, so that it counts once."""
-    if labels.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
-        raise ValueError(
-            f"`labels` must hold label ids as integers, padded with {PADDING_LABEL}, got {labels.dtype}; "
-            "turn a multi-hot matrix into lists of the ids that are 1."
-        )
-    if labels.dim() != 2 or labels.shape[0] != num_texts:
-        raise ValueError(
-            f"`labels` must have the shape (texts, most labels of a text) with {num_texts} texts, "
-            f"got {tuple(labels.shape)}."
-        )
-    labels = labels.long().sort(dim=1).values  # (texts, positives)
-    repeated = labels[:, 1:] == labels[:, :-1]
-    return torch.cat([labels[:, :1], labels[:, 1:].masked_fill(repeated, PADDING_LABEL)], dim=1)
+def each_once(ids: Tensor) -> Tensor:
+    """Padded ids, (texts, ids), in their order, repeated ones of a text turned into padding."""
+    ids = ids.sort(dim=1).values
+    repeated = ids[:, 1:] == ids[:, :-1]
+    return torch.cat([ids[:, :1], ids[:, 1:].masked_fill(repeated, PADDING_LABEL)], dim=1)
 
 
-def _check_values(attention_mask: torch.Tensor, labels: torch.Tensor | None, num_labels: int) -> None:
+def _check_values(attention_mask: Tensor, labels: Tensor | None, num_labels: int) -> None:
     """Refuses texts without a token and label ids that do not exist; reads back from the device once."""
     empty = ~attention_mask.ne(0).any(dim=1)
     facts = [empty.any(), empty.int().argmax()]
@@ -244,10 +224,7 @@ def _check_values(attention_mask: torch.Tensor, labels: torch.Tensor | None, num
         facts += [labels.max(), labels.masked_fill(labels == PADDING_LABEL, 0).min()]
     no_token, text, *bounds = torch.stack([fact.long() for fact in facts]).tolist()
     if no_token:
-        raise ValueError(
-            f"Text {text} of the batch has no attended token; tokenise with special tokens, so that an empty text "
-            "still has some."
-        )
+        raise ValueError(f"Text {text} of the batch has no attended token; tokenise with special tokens.")
     if bounds and bounds[0] >= num_labels:
         raise ValueError(
             f"`labels` holds the id {bounds[0]}, but the model has {num_labels} labels (ids 0 to {num_labels - 1}); "

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .encoder import PADDING_LABEL
+from .encoder import PADDING_LABEL, each_once
 from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, log_odds_of, product_logits, with_mean
 
 
@@ -95,24 +95,23 @@ class CandidateTree(nn.Module):
     def child_starts(self, level: int) -> Tensor:
         return getattr(self, f"child_starts_{level}")  # (nodes of the level + 1,)
 
-    def check(self) -> None:
-        """Refuses a tree that is not there yet."""
-        # Kept once it is known, since asking a device takes time.
-        if self._family_sizes is not None:
-            return
-        if self.child_starts(len(self.level_sizes) - 1)[-1].item() != self.num_labels:
-            raise ValueError(
-                "This model has no label tree yet: call `model.set_label_tree(tree.child_starts, tree.label_order)` "
-                "with a tree of `glocal_xml.data.build_label_tree`."
-            )
-        numbers = [self.child_starts(level).diff() for level in range(len(self.level_sizes))]
-        self._family_sizes = [(number.min().item(), number.max().item()) for number in numbers]
-
     @property
     def family_sizes(self) -> list[tuple[int, int]]:
-        """Fewest and most children of the nodes of each level."""
-        self.check()
+        """Fewest and most children of the nodes of each level; refuses a tree that is not there yet."""
+        # Kept once it is known, since asking a device takes time.
+        if self._family_sizes is None:
+            if self.child_starts(len(self.level_sizes) - 1)[-1] != self.num_labels:
+                raise ValueError(
+                    "This model has no label tree yet: call `model.set_label_tree(tree.child_starts, "
+                    "tree.label_order)` with a tree of `glocal_xml.data.build_label_tree`."
+                )
+            numbers = [self.child_starts(level).diff() for level in range(len(self.level_sizes))]
+            self._family_sizes = [(number.min().item(), number.max().item()) for number in numbers]
         return self._family_sizes
+
+    def check(self) -> None:
+        """Refuses a tree that is not there yet."""
+        _ = self.family_sizes
 
     @torch.no_grad()
     def set_tree(self, child_starts: Sequence[Tensor], label_order: Tensor) -> None:
@@ -128,11 +127,10 @@ class CandidateTree(nn.Module):
         for starts, children in zip(child_starts, [*sizes[1:], self.num_labels], strict=True):
             if starts[0] != 0 or starts[-1] != children or (starts.diff() < 1).any():
                 raise ValueError(
-                    "The children of a level must be shared out in runs of at least one, from 0 to "
-                    f"{children}; `build_label_tree` makes such a tree."
+                    f"A level must be shared out in runs of at least one, from 0 to {children}: `build_label_tree`."
                 )
         if not torch.equal(label_order.sort().values, torch.arange(self.num_labels)):
-            raise ValueError("`label_order` must hold every label once; `build_label_tree` makes such a tree.")
+            raise ValueError("`label_order` must hold every label once: `build_label_tree`.")
         for level, starts in enumerate(child_starts):
             self.child_starts(level).copy_(starts)
         self.label_order.copy_(label_order)
@@ -149,13 +147,8 @@ class CandidateTree(nn.Module):
 
     def true_nodes(self, labels: Tensor) -> list[Tensor]:
         """The nodes of each level that lead to `labels`, each once, (texts, positives) padded with -100."""
-        padding = labels < 0
-        result = []
-        for nodes in self.ancestors(labels.clamp(min=0)):
-            nodes = nodes.masked_fill(padding, PADDING_LABEL).sort(dim=1).values
-            repeated = nodes[:, 1:] == nodes[:, :-1]
-            result.append(torch.cat([nodes[:, :1], nodes[:, 1:].masked_fill(repeated, PADDING_LABEL)], dim=1))
-        return result
+        levels = self.ancestors(labels.clamp(min=0))
+        return [each_once(nodes.masked_fill(labels < 0, PADDING_LABEL)) for nodes in levels]
 
     def below(self, level: int, nodes: Candidates) -> Candidates:
         """The nodes of the next level below chosen ones, or the labels of chosen clusters."""
@@ -168,15 +161,6 @@ class CandidateTree(nn.Module):
         if level == len(self.level_sizes) - 1:
             ids = self.label_order[ids]
         return Candidates(ids, mask, nodes.paths.repeat_interleave(widest, dim=1))
-
-    def all_paths(self, levels: list[LabelScores]) -> Tensor:
-        """Logits of the ways down to all clusters, (texts, clusters)."""
-        paths = levels[0].all()
-        for level, scores in enumerate(levels[1:]):
-            parents = torch.arange(self.level_sizes[level], device=paths.device)
-            parents = parents.repeat_interleave(self.child_starts(level).diff(), output_size=scores.num_labels)
-            paths = product_logits(paths[:, parents], scores.all())
-        return paths
 
     @torch.no_grad()
     def bias_log_odds(self, log_odds: Tensor) -> list[Tensor]:
@@ -212,8 +196,7 @@ def search(
         tree: The tree.
         levels: Scores of the nodes of each level from the top.
         beam: How many nodes of each level to expand.
-        labels: The labels of the texts, in training: the nodes that lead to them are expanded in any case, so that all
-            labels of a text are among its candidates.
+        labels: In training, the labels of the texts: the nodes that lead to them are expanded in any case.
         trained: The levels that have a loss, the labels being one more level; all by default. The search ends before
             the first level that is not trained yet.
 
@@ -221,10 +204,9 @@ def search(
         A loss for each level that is trained, where there are labels, and the candidates below the last level.
     """
     tree.check()
-    terms, nodes, wanted = {}, None, [None] * len(levels)
+    terms, nodes = {}, None
     trained = range(len(levels) + 1) if trained is None else trained
-    if labels is not None:
-        wanted = tree.true_nodes(labels)
+    wanted = None if labels is None else tree.true_nodes(labels)
     for level, (name, scores) in enumerate(levels.items()):
         if level == trained.stop:
             return terms, nodes
@@ -235,10 +217,9 @@ def search(
             if has_loss:
                 terms[name] = scores.loss(wanted[0])
             with torch.no_grad():
-                logits = scores.all()
-            ids = torch.arange(logits.shape[1], device=logits.device).expand_as(logits)
-            below = Candidates(ids, torch.ones_like(ids, dtype=torch.bool), logits)
-            paths = logits
+                paths = scores.all()
+            ids = torch.arange(paths.shape[1], device=paths.device).expand_as(paths)
+            below = Candidates(ids, torch.ones_like(ids, dtype=torch.bool), paths)
         else:
             below = tree.below(level - 1, nodes)
             with torch.set_grad_enabled(torch.is_grad_enabled() and has_loss):
@@ -254,14 +235,10 @@ def search(
 
 def best_nodes(nodes: Candidates, paths: Tensor, number: int, most: int, forced: Tensor | None = None) -> Candidates:
     """
-    The best nodes of each text; those that are forced come first and are never left out.
+    The best nodes of each text, in `most` columns, by the logits of the ways down to them, (texts, nodes).
 
-    Args:
-        nodes: Nodes of one level.
-        paths: Logits of the ways down to them, of shape (texts, nodes).
-        number: How many to take for each text; more only where more are forced.
-        most: How many columns the result has, at least as many as are forced for any text.
-        forced: Which to take in any case, (texts, nodes).
+    Those that are forced, (texts, nodes), come first and are never left out; more than `number` are taken only where
+    more are forced.
     """
     limits = nodes.mask.sum(dim=1).clamp(max=number)  # (texts,)
     ranked = paths.masked_fill(~nodes.mask, -torch.inf)
@@ -284,31 +261,32 @@ class TreeScores(MeanProbability):
         self, tree: CandidateTree, levels: dict[str, LabelScores], branches: dict[str, LabelScores], beam: int
     ):
         tree.check()
-        self.tree, self.levels, self.own, self.beam = tree, list(levels.values()), branches, beam
-        self.level_names = list(levels)
+        self.tree, self.levels, self.own, self.beam = tree, levels, branches, beam
         super().__init__({name: _BelowTree(scores, self) for name, scores in branches.items()})
 
     @cached_property
     def all_paths(self) -> Tensor:
         """Logits of the ways down to all clusters, (texts, clusters)."""
-        return self.tree.all_paths(self.levels)
+        first, *others = self.levels.values()
+        paths = first.all()
+        for level, scores in enumerate(others):
+            parents = torch.arange(paths.shape[1], device=paths.device)
+            parents = parents.repeat_interleave(self.tree.child_starts(level).diff(), output_size=scores.num_labels)
+            paths = product_logits(paths[:, parents], scores.all())
+        return paths
 
     def paths(self, label_ids: Tensor) -> Tensor:
         """Logits of the ways down to labels, (texts, chosen); for labels per text the nodes on them alone."""
         if label_ids.dim() == 1:
             return self.all_paths[:, self.tree.label_clusters[label_ids]]
-        paths = None
-        for nodes, scores in zip(self.tree.ancestors(label_ids), self.levels, strict=True):
-            logits = scores.chosen(nodes)
-            paths = logits if paths is None else product_logits(paths, logits)
-        return paths
+        nodes_of_levels = zip(self.levels.values(), self.tree.ancestors(label_ids), strict=True)
+        return reduce(product_logits, (scores.chosen(nodes) for scores, nodes in nodes_of_levels))
 
     @torch.no_grad()
     def top_k(self, k: int) -> Ranking:
         """The best labels among those of the clusters that a beam through the tree ends at."""
         fewest, _ = self.tree.family_sizes[-1]
-        levels = dict(zip(self.level_names, self.levels, strict=True))
-        _, candidates = search(self.tree, levels, max(self.beam, -(-k // fewest)))
+        _, candidates = search(self.tree, self.levels, max(self.beam, -(-k // fewest)))
         logits = [product_logits(candidates.paths, scores.chosen(candidates.ids)) for scores in self.own.values()]
         rows = [row.masked_fill(~candidates.mask, -torch.inf) for row in with_mean(logits)]
         return TopLabels(k).update(torch.cat(rows), candidates.ids.repeat(len(rows), 1)).ranking(self.num_texts)

@@ -36,7 +36,7 @@ def plain_candidates(model, scores, labels=None, beam=None):
     """
     tree = model.label_tree
     beam = model.config.training_beam if beam is None else beam
-    of_levels = [level.all() for level in scores.levels]
+    of_levels = [level.all() for level in scores.levels.values()]
     result = []
     for text in range(scores.num_texts):
         nodes, ways = list(range(tree.level_sizes[0])), {}

@@ -218,9 +218,7 @@ def test_negatives_follow_the_clusters_that_score_highest_now():
     model = make(tree_levels=[8], training_beam=3).train()
 
     def candidates_now():
-        scores = scores_of(model)
-        levels = dict(zip(scores.level_names, scores.levels, strict=True))
-        terms, candidates = search(model.label_tree, levels, 3, LABELS)
+        terms, candidates = search(model.label_tree, scores_of(model).levels, 3, LABELS)
         assert terms.keys() == {"clusters"}
         return candidates
 
@@ -236,8 +234,7 @@ def test_negatives_follow_the_clusters_that_score_highest_now():
 def test_levels_that_are_not_trained():
     """A level before those has no loss but is searched, and the search ends before a level that comes later."""
     model = make(tree_levels=[2, 5, 11])
-    scores = scores_of(model)
-    levels = dict(zip(scores.level_names, scores.levels, strict=True))
+    levels = scores_of(model).levels
     assert list(levels) == ["level 1", "level 2", "clusters"]
     every, _ = search(model.label_tree, levels, 2, LABELS)
     assert list(every) == list(levels)
@@ -287,7 +284,7 @@ def test_the_probability_of_a_label_is_the_product_of_those_on_its_way(levels, s
     model = make(tree_levels=levels, attention_scoring=scoring).eval()
     with torch.no_grad():
         scores = scores_of(model)
-        nodes = [level.all().sigmoid() for level in scores.levels]
+        nodes = [level.all().sigmoid() for level in scores.levels.values()]
         way = torch.ones(3, 23, dtype=torch.float64)
         for level, probabilities in enumerate(nodes):
             for node in range(levels[level]):
