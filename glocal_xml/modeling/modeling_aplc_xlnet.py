@@ -1,15 +1,15 @@
 """APLC-XLNet: the document token of XLNet through a hidden layer into adaptive probabilistic label clusters."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from .adaptive_clusters import AdaptiveLabelClusters
 from .configuration_aplc_xlnet import APLCXLNetConfig
-from .encoder import encode_texts
 from .label_scores import XMTCOutput, mean_probability
 from .linear_head import Projection
 from .modeling_base import XMTCPreTrainedModel
@@ -53,12 +53,12 @@ class APLCXLNet(XMTCPreTrainedModel):
             for buffer in (module.label_places, module.label_order, module.cluster_sizes):
                 init.zeros_(buffer)
 
-    def set_label_counts(self, label_counts: Sequence[int] | torch.Tensor) -> None:
+    def set_label_counts(self, label_counts: Sequence[int] | Tensor) -> None:
         """Puts the labels of a new model into clusters by their training texts; a trained model keeps its clusters."""
         if not self.head.is_clustered:
             self.head.set_label_counts(label_counts)
 
-    def start_label_bias(self, log_odds: torch.Tensor) -> None:
+    def start_label_bias(self, log_odds: Tensor) -> None:
         """Starts the biases of labels and roots so that every label has its training log-odds."""
         self.check_label_bias()
         self.head.start_label_bias(torch.as_tensor(log_odds))
@@ -68,24 +68,19 @@ class APLCXLNet(XMTCPreTrainedModel):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        top_k: int | None = None,
-        output_logits: bool | None = None,
-        candidate_ids: torch.Tensor | None = None,
-        output_scores: bool = False,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = encode_texts(
-            self.encoder, {self.last_layer}, input_ids, attention_mask, token_type_ids, labels, self.config.num_labels
-        )
+        texts = self.encode({self.last_layer}, input_ids, attention_mask, token_type_ids, labels)
         documents = texts.document(self.last_layer)  # (texts, hidden)
         clusters = self.head(self.dropout(torch.tanh(self.summary(documents))))  # section 3.2, eq. 2
         terms = {} if labels is None else {BRANCH: clusters.loss(texts.labels)}  # eq. 5
         scores = mean_probability({BRANCH: clusters})
-        return self.answer(scores, terms, top_k, output_logits, candidate_ids, output_scores)
+        return self.answer(scores, terms, **answering)
 
 
 __all__ = ["APLCXLNet"]

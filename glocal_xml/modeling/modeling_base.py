@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 from transformers import initialization as init
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, make_config, write_label_names
-from .encoder import attended_first, evaluation_mode, load_encoder
+from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, load_encoder
 from .label_scores import MeanProbability, XMTCOutput, check_label_ids, mean_probability_logits
 from .linear_head import IdentityStart, LabelTable, Projection
 
@@ -131,6 +131,10 @@ class XMTCPreTrainedModel(PreTrainedModel):
         model.set_label_names(label_names)
         return model
 
+    def encode(self, layers: set[int], *inputs: Tensor | None) -> EncodedTexts:
+        """The token states of the given layers, and the checked labels, from what comes first in a `forward`."""
+        return encode_texts(self.encoder, layers, *inputs, num_labels=self.config.num_labels)
+
     def branch_heads(self) -> dict[str, nn.Module]:
         """The head of each branch, by the name of the branch."""
         raise NotImplementedError
@@ -140,7 +144,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         """Names of the branches, in the order of outputs."""
         return list(self.branch_heads())
 
-    def start_label_bias(self, log_odds: torch.Tensor) -> None:
+    def start_label_bias(self, log_odds: Tensor) -> None:
         """Starts the bias of every label at its training log-odds (`LabelSpace.log_odds`)."""
         self.check_label_bias()
         for head in self.branch_heads().values():
@@ -151,10 +155,10 @@ class XMTCPreTrainedModel(PreTrainedModel):
         if not self.config.label_bias:
             raise ValueError("This model has no label bias: build it with `label_bias=True`.")
 
-    def set_label_counts(self, label_counts: Sequence[int] | torch.Tensor) -> None:
+    def set_label_counts(self, label_counts: Sequence[int] | Tensor) -> None:
         """Tells the model how many training texts each label has; families that need it keep it with the weights."""
 
-    def set_label_tree(self, child_starts: Sequence[torch.Tensor], label_order: torch.Tensor) -> None:
+    def set_label_tree(self, child_starts: Sequence[Tensor], label_order: Tensor) -> None:
         """Takes over a label tree; only models that were built for one have a use for it."""
         raise ValueError("This model scores every label: build it with `tree_levels=tree.level_sizes`.")
 
@@ -168,10 +172,10 @@ class XMTCPreTrainedModel(PreTrainedModel):
     def answer(
         self,
         scores: MeanProbability,
-        loss_terms: dict[str, torch.Tensor],
+        loss_terms: dict[str, Tensor],
         top_k: int | None = None,
         output_logits: bool | None = None,
-        candidate_ids: torch.Tensor | None = None,
+        candidate_ids: Tensor | None = None,
         output_scores: bool = False,
     ) -> XMTCOutput:
         """What `forward` returns, from the scores of all labels and the terms of the loss, where there are any."""
@@ -199,11 +203,11 @@ class XMTCPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def predict_top_k(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         top_k: int | None = None,
-        candidate_ids: Sequence[int] | torch.Tensor | None = None,
+        candidate_ids: Sequence[int] | Tensor | None = None,
     ) -> XMTCOutput:
         """
         The best labels of each text, in evaluation mode and without keeping all scores.
@@ -216,16 +220,17 @@ class XMTCPreTrainedModel(PreTrainedModel):
             ids = check_label_ids(candidate_ids, self.config.num_labels, input_ids, name="candidate_ids")
             candidate_ids = ids.unique()  # in order
         with evaluation_mode(self):
-            return self(input_ids, attention_mask, token_type_ids, None, top_k, False, candidate_ids)
+            inputs = (input_ids, attention_mask, token_type_ids)
+            return self(*inputs, top_k=top_k, output_logits=False, candidate_ids=candidate_ids)
 
     @torch.no_grad()
     def score_labels(
         self,
-        label_ids: Sequence[int] | torch.Tensor,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-    ) -> dict[str, torch.Tensor]:
+        label_ids: Sequence[int] | Tensor,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         """
         Probabilities of chosen labels alone: one entry per branch and `"final"`, each of shape (texts, chosen).
 
@@ -245,9 +250,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
             raise ValueError(f"This model has no label-word attention: its branches are {self.branch_names}.")
         return names
 
-    def label_word_attention(
-        self, label_ids: Any, *inputs: Any, branch: str | None = None, **fields: Any
-    ) -> torch.Tensor:
+    def label_word_attention(self, label_ids: Any, *inputs: Any, branch: str | None = None, **fields: Any) -> Tensor:
         """
         The weights with which chosen labels read the tokens, of shape (texts, chosen, tokens); zero on padding.
 
@@ -258,9 +261,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         """
         return self._of_tokens("attention", label_ids, branch, *inputs, **fields)
 
-    def word_contributions(
-        self, label_ids: Any, *inputs: Any, branch: str | None = None, **fields: Any
-    ) -> torch.Tensor:
+    def word_contributions(self, label_ids: Any, *inputs: Any, branch: str | None = None, **fields: Any) -> Tensor:
         """
         What each token adds to the logit of chosen labels in a branch with `attention_scoring="evidence"`, of shape
         (texts, chosen, tokens); zero on padding. They sum to the logit of the branch without the bias of the label;
@@ -276,10 +277,10 @@ class XMTCPreTrainedModel(PreTrainedModel):
         what: str,
         label_ids: Any,
         branch: str | None,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+    ) -> Tensor:
         names = self.attention_branches()
         branch = names[0] if branch is None else branch
         if branch not in names:

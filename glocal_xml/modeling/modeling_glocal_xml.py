@@ -1,12 +1,14 @@
 """GlocalXML: the document token of the last layer and label-word attention on the first, in one model."""
 
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .attention_head import AttentionHead
 from .configuration_glocal_xml import GlocalXMLConfig
-from .encoder import EncodedTexts, encode_texts
+from .encoder import EncodedTexts
 from .evidence_head import EvidenceHead
 from .label_scores import LabelScores, MeanProbability, Ranking, XMTCOutput, mean_probability
 from .linear_head import LabelTable, LinearHead
@@ -66,32 +68,28 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        top_k: int | None = None,
-        output_logits: bool | None = None,
-        candidate_ids: torch.Tensor | None = None,
-        output_scores: bool = False,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = encode_texts(
-            self.encoder, self.layers, input_ids, attention_mask, token_type_ids, labels, self.config.num_labels
-        )  # eq. 1
+        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels)  # eq. 1
         branches = self.branches(texts, self.documents(texts))  # eq. 2-6
         terms = {name: scores.loss(texts.labels) for name, scores in branches.items() if labels is not None}  # eq. 8
         scores = mean_probability(branches)  # eq. 7
-        if self.config.shortlist is not None and labels is None and not self.wants_logits(output_logits):
+        ranks_all = labels is not None or self.wants_logits(answering.get("output_logits"))
+        if self.config.shortlist is not None and not ranks_all:
             scores = Shortlist(scores, self.config.shortlist)
-        return self.answer(scores, terms, top_k, output_logits, candidate_ids, output_scores)
+        return self.answer(scores, terms, **answering)
 
-    def documents(self, texts: EncodedTexts) -> torch.Tensor | None:
+    def documents(self, texts: EncodedTexts) -> Tensor | None:
         """What stands for each text, of shape (texts, document)."""
         tokens = [texts.document(layer) for layer in self.document_layers]
         return self.dropout(torch.cat(tokens, dim=1)) if tokens else None
 
-    def branches(self, texts: EncodedTexts, documents: torch.Tensor | None) -> dict[str, LabelScores]:
+    def branches(self, texts: EncodedTexts, documents: Tensor | None) -> dict[str, LabelScores]:
         """The scores of each branch."""
         scores = {}
         if self.global_head is not None:

@@ -1,10 +1,11 @@
 """GlocalXML with a label tree, for tens of thousands of labels and more."""
 
-import torch
+from typing import Any
+
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from .configuration_glocal_xml import GlocalXMLConfig
-from .encoder import encode_texts
 from .label_scores import XMTCOutput
 from .label_tree import SparseLabelTable, TreeScores, search
 from .linear_head import LinearHead
@@ -26,19 +27,14 @@ class GlocalXMLWithLabelTree(LabelTreeMixin, GlocalXMLForMultiLabel):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        top_k: int | None = None,
-        output_logits: bool | None = None,
-        candidate_ids: torch.Tensor | None = None,
-        output_scores: bool = False,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = encode_texts(
-            self.encoder, self.layers, input_ids, attention_mask, token_type_ids, labels, self.config.num_labels
-        )
+        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels)
         documents = self.documents(texts)
         levels = {name: head(documents) for name, head in self.level_heads().items()}
         branches, terms = self.branches(texts, documents), {}
@@ -48,7 +44,7 @@ class GlocalXMLWithLabelTree(LabelTreeMixin, GlocalXMLForMultiLabel):
             for name, scores in branches.items():
                 terms[name] = candidates.cross_entropy(scores.chosen(candidates.ids), is_label)
         scores = TreeScores(self.label_tree, levels, branches, self.config.beam)
-        return self.answer(scores, terms, top_k, output_logits, candidate_ids, output_scores)
+        return self.answer(scores, terms, **answering)
 
 
 GlocalXMLForMultiLabel.tree_class = GlocalXMLWithLabelTree

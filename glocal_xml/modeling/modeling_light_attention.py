@@ -1,12 +1,12 @@
 """LightAttention: words through a bidirectional LSTM, which labels, or nodes of a label tree, read by attention."""
 
-import torch
-from torch import nn
+from typing import Any
+
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .attention_head import AttentionHead
 from .configuration_light_attention import LightAttentionConfig
-from .encoder import encode_texts
 from .evidence_head import EvidenceHead
 from .label_scores import XMTCOutput, mean_probability
 from .linear_head import LabelTable
@@ -55,23 +55,18 @@ class LightAttentionForMultiLabel(XMTCPreTrainedModel):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        top_k: int | None = None,
-        output_logits: bool | None = None,
-        candidate_ids: torch.Tensor | None = None,
-        output_scores: bool = False,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = encode_texts(
-            self.encoder, {self.last_layer}, input_ids, attention_mask, token_type_ids, labels, self.config.num_labels
-        )  # III-D, layers 1 and 2
+        texts = self.encode({self.last_layer}, input_ids, attention_mask, token_type_ids, labels)  # III-D, 1 and 2
         attention = self.head(texts.hidden_states[self.last_layer], texts.mask)  # eq. 2
         terms = {} if labels is None else {BRANCH: attention.loss(texts.labels)}
         scores = mean_probability({BRANCH: attention})
-        return self.answer(scores, terms, top_k, output_logits, candidate_ids, output_scores)
+        return self.answer(scores, terms, **answering)
 
 
 __all__ = ["LightAttentionForMultiLabel"]

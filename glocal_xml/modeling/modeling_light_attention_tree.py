@@ -1,9 +1,10 @@
 """LightAttention with a label tree: nodes are scored as labels are, and labels where the search leads."""
 
 import copy
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
@@ -75,14 +76,11 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        top_k: int | None = None,
-        output_logits: bool | None = None,
-        candidate_ids: torch.Tensor | None = None,
-        output_scores: bool = False,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
         trained = self.trained_levels() if self.training else range(self.label_level, self.label_level + 1)
@@ -107,7 +105,7 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
                 logits = branches[BRANCH].chosen(candidates.ids)
                 terms[BRANCH] = candidates.cross_entropy(logits, candidates.are_among(checked))
         scores = TreeScores(self.label_tree, levels, branches, self.config.beam) if branches else None
-        return self.answer(scores, terms, top_k, output_logits, candidate_ids, output_scores)
+        return self.answer(scores, terms, **answering)
 
     def _encode_levels(self, trained: range, *inputs) -> list[EncodedTexts | None]:
         """The texts as each level and last the labels read them; None for levels that are not needed yet."""

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from .attention_head import AttentionHead
 from .configuration_me_xml import MEXMLConfig
-from .encoder import EncodedTexts, encode_texts
+from .encoder import EncodedTexts
 from .evidence_head import EvidenceHead
 from .fused_loss import binary_cross_entropy_pair
 from .label_scores import LabelScores, XMTCOutput, check_label_counts, mean_probability
@@ -28,7 +29,7 @@ class DocumentExpert(LinearHead):
         super().__init__(mlp_size or input_size, *options)
         self.mlp_hidden = IdentityStart(input_size, mlp_size) if mlp_size else None
 
-    def forward(self, document_tokens: torch.Tensor) -> LinearScores:
+    def forward(self, document_tokens: Tensor) -> LinearScores:
         """The scores of all labels, from the concatenated document tokens, of shape (texts, input)."""
         hidden = document_tokens if self.mlp_hidden is None else torch.tanh(self.mlp_hidden(document_tokens))
         return super().forward(hidden)
@@ -87,7 +88,7 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
         return dict(self.experts.items())
 
     @torch.no_grad()
-    def set_label_counts(self, label_counts: Sequence[int] | torch.Tensor) -> None:
+    def set_label_counts(self, label_counts: Sequence[int] | Tensor) -> None:
         """Sets how many training texts each label has (n of eq. 9)."""
         self.label_counts.copy_(check_label_counts(label_counts, self.config.num_labels))
         self._forget()
@@ -103,19 +104,14 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        top_k: int | None = None,
-        output_logits: bool | None = None,
-        candidate_ids: torch.Tensor | None = None,
-        output_scores: bool = False,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = encode_texts(
-            self.encoder, self.layers, input_ids, attention_mask, token_type_ids, labels, self.config.num_labels
-        )
+        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels)
         branches, terms = self.branches(texts), {}  # eq. 1-4
         if labels is not None:
             if self.config.training_loss == "individual":
@@ -126,7 +122,7 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
                 label_ids, is_label = texts.labels.clamp(min=0), texts.labels >= 0  # (texts, positives)
                 positive = [scores.chosen(label_ids) for scores in branches.values()]
                 terms["diversity"] = self.diversity_term(positive, label_ids, is_label)
-        return self.answer(mean_probability(branches), terms, top_k, output_logits, candidate_ids, output_scores)
+        return self.answer(mean_probability(branches), terms, **answering)
 
     def branches(self, texts: EncodedTexts) -> dict[str, LabelScores]:
         """The scores of each expert."""
@@ -155,15 +151,13 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
         self._diversity_is_on = bool(self.diversity_active)
         return self._diversity_is_on
 
-    def diversity_term(
-        self, expert_logits: list[torch.Tensor], label_ids: torch.Tensor, is_label: torch.Tensor
-    ) -> torch.Tensor:
+    def diversity_term(self, expert_logits: list[Tensor], label_ids: Tensor, is_label: Tensor) -> Tensor:
         """The weighted diversity loss of the labels of each text, all arguments of shape (texts, labels)."""
         loss = diversity_loss(expert_logits, self.label_counts[label_ids], is_label)
         return self.config.diversity_weight * loss
 
 
-def collaborative_loss(experts: list[LabelScores], labels: torch.Tensor) -> torch.Tensor:
+def collaborative_loss(experts: list[LabelScores], labels: Tensor) -> Tensor:
     """Cross-entropy of the mean of the experts' logits (eq. 5), the mean over texts and labels."""
     num_texts, num_labels = experts[0].num_texts, experts[0].num_labels
     # Every expert's gradient depends on the logits of the others: these are computed first, and what they leave is the
@@ -177,7 +171,7 @@ def collaborative_loss(experts: list[LabelScores], labels: torch.Tensor) -> torc
             parts.append(by_mean / len(experts))
     by_logits = torch.cat(parts, dim=1)  # (texts, labels)
 
-    def loss_pair(logits: torch.Tensor, texts: torch.Tensor, first_label: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def loss_pair(logits: Tensor, texts: Tensor, first_label: int) -> tuple[Tensor, Tensor]:
         part = by_logits[texts.squeeze(1), first_label : first_label + logits.shape[1]].to(logits.dtype)
         return (part * logits).sum(), part
 
@@ -187,7 +181,7 @@ def collaborative_loss(experts: list[LabelScores], labels: torch.Tensor) -> torc
     return loss / (num_texts * num_labels) + (linear - linear.detach())
 
 
-def bernoulli_kl(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+def bernoulli_kl(first: Tensor, second: Tensor) -> Tensor:
     """
     KL divergence of two Bernoulli distributions given by logits, elementwise (eq. 7 and 8).
 
@@ -199,9 +193,7 @@ def bernoulli_kl(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return one + zero
 
 
-def diversity_loss(
-    expert_logits: list[torch.Tensor], label_counts: torch.Tensor, is_label: torch.Tensor
-) -> torch.Tensor:
+def diversity_loss(expert_logits: list[Tensor], label_counts: Tensor, is_label: Tensor) -> Tensor:
     """
     Minus the weighted KL divergence of the experts on the positive labels (eq. 6 and 9): the sum over the labels of a
     text, the mean over texts and, beyond the two experts of the paper, over the pairs in their order.

@@ -1,10 +1,12 @@
 """ME-XML with a label tree, for tens of thousands of labels and more."""
 
+from typing import Any
+
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from .configuration_me_xml import MEXMLConfig
-from .encoder import encode_texts
 from .label_scores import XMTCOutput
 from .label_tree import SparseLabelTable, TreeScores, search
 from .linear_head import LinearHead
@@ -27,19 +29,14 @@ class MEXMLWithLabelTree(LabelTreeMixin, MEXMLForMultiLabel):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        top_k: int | None = None,
-        output_logits: bool | None = None,
-        candidate_ids: torch.Tensor | None = None,
-        output_scores: bool = False,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = encode_texts(
-            self.encoder, self.layers, input_ids, attention_mask, token_type_ids, labels, self.config.num_labels
-        )
+        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels)
         documents = texts.document(self.last_layer)  # (texts, hidden)
         levels = {name: head(documents) for name, head in self.level_heads().items()}
         branches, terms = self.branches(texts), {}
@@ -57,7 +54,7 @@ class MEXMLWithLabelTree(LabelTreeMixin, MEXMLForMultiLabel):
                 # way down the tree, which they share.
                 terms["diversity"] = self.diversity_term(logits, candidates.ids, is_label)
         scores = TreeScores(self.label_tree, levels, branches, self.config.beam)
-        return self.answer(scores, terms, top_k, output_logits, candidate_ids, output_scores)
+        return self.answer(scores, terms, **answering)
 
 
 MEXMLForMultiLabel.tree_class = MEXMLWithLabelTree

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import initialization as init
 
 from .label_tree import CandidateTree, SparseLabelTable
@@ -52,11 +52,11 @@ class LabelTreeMixin:
         names = [*(f"level {i + 1}" for i in range(len(self.level_classifiers) - 1)), "clusters"]
         return dict(zip(names, self.level_classifiers, strict=True))
 
-    def set_label_tree(self, child_starts: Sequence[torch.Tensor], label_order: torch.Tensor) -> None:
+    def set_label_tree(self, child_starts: Sequence[Tensor], label_order: Tensor) -> None:
         """Takes over a `LabelTree` (`tree.child_starts`, `tree.label_order`); a trained model keeps the one it has."""
         self.label_tree.set_tree(child_starts, label_order)
 
-    def start_label_bias(self, log_odds: torch.Tensor) -> None:
+    def start_label_bias(self, log_odds: Tensor) -> None:
         """
         Starts the biases of nodes and labels so that their product is the training probability of each label, as if
         labels occurred independently of each other.

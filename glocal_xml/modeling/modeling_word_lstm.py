@@ -1,7 +1,7 @@
 """The word encoder: word vectors through a bidirectional LSTM."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import AutoModel, PreTrainedModel
 from transformers import initialization as init
@@ -58,8 +58,8 @@ class WordLSTMModel(PreTrainedModel):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
         output_hidden_states: bool | list[int] | None = None,
     ) -> BaseModelOutput:
         """
