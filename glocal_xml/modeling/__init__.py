@@ -10,8 +10,10 @@ from .configuration_base import AttentionConfig, XMTCConfig
 from .configuration_glocal_xml import GlocalXMLConfig
 from .configuration_light_attention import LightAttentionConfig
 from .configuration_me_xml import MEXMLConfig
+from .configuration_text_experts import TextExpertsConfig
 from .configuration_word_lstm import WordLSTMConfig
 from .evidence_head import EvidenceHead
+from .experts import LexicalExpert, MemoryExpert
 from .label_scores import LabelScores, XMTCOutput
 from .label_shards import LabelShard
 from .linear_head import LinearHead
@@ -23,6 +25,7 @@ from .modeling_light_attention import LightAttentionForMultiLabel
 from .modeling_light_attention_tree import LightAttentionWithLabelTree
 from .modeling_me_xml import MEXMLForMultiLabel
 from .modeling_me_xml_tree import MEXMLWithLabelTree
+from .modeling_text_experts import TextExpertsForMultiLabel
 from .modeling_word_lstm import WordLSTMModel
 from .pipeline_xmtc import ExtremeMultiLabelPipeline
 
@@ -34,7 +37,7 @@ FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
     LightAttentionConfig: LightAttentionForMultiLabel,
 }
 
-for config_class, model_class in FAMILIES.items():
+for config_class, model_class in {**FAMILIES, TextExpertsConfig: TextExpertsForMultiLabel}.items():
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
     AutoModel.register(config_class, model_class, exist_ok=True)
     AutoModelForSequenceClassification.register(config_class, model_class, exist_ok=True)
@@ -58,6 +61,7 @@ __all__ = [
     "GlocalXMLWithLabelTree",
     "LabelScores",
     "LabelShard",
+    "LexicalExpert",
     "LightAttentionConfig",
     "LightAttentionForMultiLabel",
     "LightAttentionWithLabelTree",
@@ -65,6 +69,9 @@ __all__ = [
     "MEXMLConfig",
     "MEXMLForMultiLabel",
     "MEXMLWithLabelTree",
+    "MemoryExpert",
+    "TextExpertsConfig",
+    "TextExpertsForMultiLabel",
     "WordLSTMConfig",
     "WordLSTMModel",
     "XMTCConfig",

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import field, fields
+from math import isfinite
 from typing import Any, ClassVar, TypeVar
 
 from huggingface_hub.dataclasses import strict
@@ -41,9 +42,14 @@ class XMTCConfig(PreTrainedConfig):
             8 MB on a CPU, which stays in its cache, and 256 MB on an accelerator.
         initializer_range (`float`, *optional*, defaults to 0.02):
             Standard deviation of freshly made label embeddings.
-        calibration (`dict`, *optional*):
-            What `glocal-xml calibrate` found on texts held out: `temperature`, `threshold`, the `f` that it is best
-            for (micro, macro or samples), `beta` and the number of `texts`. Applied on request alone.
+        lexical (`dict`, *optional*):
+            Sizes of the lexical expert ([`LexicalExpert`]); `None` for none. Set by what fits it.
+        memory (`dict`, *optional*):
+            Sizes of the memory expert ([`MemoryExpert`]); `None` for none. Set by what fits it.
+        blend (`dict`, *optional*):
+            What was fitted on held-out texts ([`Blend`]): `weights` of the branches, of the log `frequency` of a label
+            and a `bias`; the `threshold` with the best F measure `f` (micro, macro or samples) and `beta`; and the
+            number of `texts`. Without it the probability of a label is the mean over the branches.
         problem_type (`str`, *optional*, defaults to `"multi_label_classification"`):
             Tells Transformers' own text-classification pipeline that the probability of a label is a sigmoid.
     """
@@ -60,7 +66,9 @@ class XMTCConfig(PreTrainedConfig):
     max_logits_labels: int = 50_000
     label_chunk_bytes: int | None = None
     initializer_range: float | int = 0.02
-    calibration: dict | None = None
+    lexical: dict | None = None
+    memory: dict | None = None
+    blend: dict | None = None
     problem_type: str | None = "multi_label_classification"
 
     def __post_init__(self, **kwargs: Any):
@@ -104,22 +112,21 @@ class XMTCConfig(PreTrainedConfig):
         if self.max_logits_labels < 0:
             raise ValueError(f"`max_logits_labels` must not be negative, got {self.max_logits_labels}; 0 means never.")
 
-    def validate_calibration(self):
+    def validate_blend(self):
         """Part of the same checks."""
-        if self.calibration is None:
+        if self.blend is None:
             return
-        missing = [name for name in ("temperature", "threshold", "f") if name not in self.calibration]
+        missing = [name for name in ("weights", "threshold", "f") if name not in self.blend]
         if missing:
-            raise ValueError(
-                f"`calibration` lacks {', '.join(missing)}: {self.calibration}; `glocal-xml calibrate` fits it."
-            )
-        temperature, threshold, kind = (self.calibration[name] for name in ("temperature", "threshold", "f"))
-        if not _is_number(temperature) or not 0 < temperature < float("inf"):
-            raise ValueError(f"`calibration`: the temperature must be above 0, got {temperature!r}.")
+            raise ValueError(f"`blend` lacks {', '.join(missing)}: {self.blend}; `glocal-xml calibrate` fits it.")
+        weights, threshold, kind = (self.blend[name] for name in ("weights", "threshold", "f"))
+        wrong = [name for name, weight in weights.items() if not _is_number(weight) or not isfinite(weight)]
+        if wrong:
+            raise ValueError(f"`blend`: the weights must be numbers, those of {', '.join(wrong)} are not: {weights}.")
         if not _is_number(threshold) or not 0 <= threshold <= 1:
-            raise ValueError(f"`calibration`: the threshold must lie in 0 to 1, got {threshold!r}.")
+            raise ValueError(f"`blend`: the threshold must lie in 0 to 1, got {threshold!r}.")
         if kind not in F_KINDS:
-            raise ValueError(f"`calibration`: `f` must be one of {', '.join(F_KINDS)}, got {kind!r}.")
+            raise ValueError(f"`blend`: `f` must be one of {', '.join(F_KINDS)}, got {kind!r}.")
 
 
 def _is_number(value: Any) -> bool:

@@ -21,6 +21,7 @@ class EncodedTexts:
     hidden_states: dict[int, Tensor]  # by layer, 0 being the embedding output: (texts, tokens, hidden)
     mask: Tensor  # (texts, tokens), true for attended tokens
     document_positions: Tensor  # (texts,), where the token that stands for the text is now
+    token_ids: Tensor  # (texts, tokens), -100 for padding
     labels: Tensor | None = None  # (texts, positives), checked label ids, each once
 
     def document(self, layer: int) -> Tensor:
@@ -66,7 +67,8 @@ def encode_texts(
     if encoder.config.model_type == "xlnet":
         inputs["use_mems"] = False
         document_positions = mask.sum(dim=1) - 1
-    return EncodedTexts(chosen_layers(encoder, inputs, set(layers)), mask, document_positions, labels)
+    token_ids = inputs["input_ids"].masked_fill(~mask, PADDING_LABEL)
+    return EncodedTexts(chosen_layers(encoder, inputs, set(layers)), mask, document_positions, token_ids, labels)
 
 
 def attended_first(mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -83,11 +83,20 @@ class MeanProbability(LabelScores):
     def run_size(self) -> int:
         return min(scores.run_size for scores in self.branches.values())
 
+    def combined(self, logits: list[Tensor], labels: slice | Tensor) -> Tensor:
+        """The final logits of labels from those of each branch, (texts, labels)."""
+        return mean_probability_logits(logits)
+
+    def with_branches(self, logits: list[Tensor], labels: slice | Tensor) -> list[Tensor]:
+        """The final logits, and then those of the branches where there are several."""
+        # Rankings of branches are further rows of one: it costs by the number of its steps, not of its rows.
+        return [self.combined(logits, labels), *(logits if len(logits) > 1 else [])]
+
     def run(self, start: int, stop: int) -> Tensor:
-        return mean_probability_logits([scores.run(start, stop) for scores in self.branches.values()])
+        return self.combined([scores.run(start, stop) for scores in self.branches.values()], slice(start, stop))
 
     def chosen(self, label_ids: Tensor) -> Tensor:
-        return mean_probability_logits([scores.chosen(label_ids) for scores in self.branches.values()])
+        return self.combined([scores.chosen(label_ids) for scores in self.branches.values()], label_ids)
 
     def top_k(self, k: int) -> Ranking:
         """The best labels, also of each branch where there are several; in one pass over the labels."""
@@ -114,10 +123,10 @@ class MeanProbability(LabelScores):
 
     def run_with_branches(self, start: int, stop: int) -> list[Tensor]:
         """Logits of a run of labels, and then those of each branch where there are several."""
-        return with_mean([scores.run(start, stop) for scores in self.branches.values()])
+        return self.with_branches([scores.run(start, stop) for scores in self.branches.values()], slice(start, stop))
 
     def all(self) -> Tensor:
-        return mean_probability_logits([scores.all() for scores in self.branches.values()])
+        return self.combined([scores.all() for scores in self.branches.values()], slice(None))
 
     def top_k_of(self, label_ids: Tensor, k: int) -> tuple[Ranking, Tensor]:
         """
@@ -125,7 +134,7 @@ class MeanProbability(LabelScores):
         (branches, texts, chosen).
         """
         logits = [scores.chosen(label_ids) for scores in self.branches.values()]  # (texts, chosen) each
-        rows = with_mean(logits)
+        rows = self.with_branches(logits, label_ids)
         columns = label_ids if label_ids.dim() == 1 else label_ids.repeat(len(rows), 1)
         return TopLabels(k).update(torch.cat(rows), columns).ranking(self.num_texts), torch.stack(logits)
 
@@ -133,12 +142,6 @@ class MeanProbability(LabelScores):
 def mean_probability(branches: dict[str, LabelScores]) -> MeanProbability:
     """The final scores of a model: those whose probability is the mean of the probabilities of its branches."""
     return next(iter(branches.values())).mean_with(branches)
-
-
-def with_mean(logits: list[Tensor]) -> list[Tensor]:
-    """The mean probability of several branches as logits, and then theirs; a single one as it is."""
-    # Rankings of branches are further rows of one: it costs by the number of its steps, not of its rows.
-    return logits if len(logits) == 1 else [mean_probability_logits(logits), *logits]
 
 
 class TopLabels:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .encoder import PADDING_LABEL, each_once
-from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, log_odds_of, product_logits, with_mean
+from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, log_odds_of, product_logits
 
 
 class SparseLabelTable(nn.Embedding):
@@ -257,6 +257,8 @@ class TreeScores(MeanProbability):
     its parent, and of its own, which is the mean of the branches'.
     """
 
+    ranks_candidates = True
+
     def __init__(
         self, tree: CandidateTree, levels: dict[str, LabelScores], branches: dict[str, LabelScores], beam: int
     ):
@@ -288,7 +290,8 @@ class TreeScores(MeanProbability):
         fewest, _ = self.tree.family_sizes[-1]
         _, candidates = search(self.tree, self.levels, max(self.beam, -(-k // fewest)))
         logits = [product_logits(candidates.paths, scores.chosen(candidates.ids)) for scores in self.own.values()]
-        rows = [row.masked_fill(~candidates.mask, -torch.inf) for row in with_mean(logits)]
+        rows = self.with_branches(logits, candidates.ids)
+        rows = [row.masked_fill(~candidates.mask, -torch.inf) for row in rows]
         return TopLabels(k).update(torch.cat(rows), candidates.ids.repeat(len(rows), 1)).ranking(self.num_texts)
 
 

@@ -72,6 +72,7 @@ class APLCXLNet(XMTCPreTrainedModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        text_ids: Tensor | None = None,
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
@@ -80,7 +81,7 @@ class APLCXLNet(XMTCPreTrainedModel):
         clusters = self.head(self.dropout(torch.tanh(self.summary(documents))))  # section 3.2, eq. 2
         terms = {} if labels is None else {BRANCH: clusters.loss(texts.labels)}  # eq. 5
         scores = mean_probability({BRANCH: clusters})
-        return self.answer(scores, terms, **answering)
+        return self.answer(scores, terms, texts, text_ids, **answering)
 
 
 __all__ = ["APLCXLNet"]

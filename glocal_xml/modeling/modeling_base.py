@@ -12,15 +12,16 @@ from transformers import AutoModel, PreTrainedModel
 from transformers import initialization as init
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from .blend import ExpertsMixin
 from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, make_config, write_label_names
 from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, load_encoder
-from .label_scores import MeanProbability, XMTCOutput, check_label_ids, mean_probability_logits
+from .label_scores import MeanProbability, XMTCOutput, check_label_ids
 from .linear_head import IdentityStart, LabelTable, Projection
 
 TASK, PIPELINE = "extreme-multi-label-classification", "pipeline_xmtc.ExtremeMultiLabelPipeline"
 
 
-class XMTCPreTrainedModel(PreTrainedModel):
+class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
     """
     Base of all families: a text encoder, heads over labels, and the names of the labels beside the weights.
 
@@ -31,6 +32,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
         attention_mask: 1 for real tokens, 0 for padding on either side.
         token_type_ids: Passed on to the encoder, where given.
         labels: Ids of the positive labels, of shape (texts, most labels of a text), padded with -100.
+        text_ids: Ids of all tokens of the whole text, of shape (texts, tokens), padded with -100: what the lexical and
+            the memory expert count. By default `input_ids`, which may have been cut off.
         top_k: Number of labels to return in evaluation mode; the configuration's by default.
         output_logits: Whether to return the logits of all labels; by default in evaluation mode, up to
             `config.max_logits_labels` labels.
@@ -59,11 +62,15 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
     def __init__(self, config: XMTCConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config)
-        self.encoder = AutoModel.from_config(config.encoder) if encoder is None else encoder
+        # A model of experts alone has none.
+        if encoder is None and config.encoder is not None:
+            encoder = AutoModel.from_config(config.encoder)
+        self.encoder = encoder
         # No family reads its pooler, and a parameter without a gradient stops data-parallel training.
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None
         self.label_names: list[str] | None = None
+        self.make_experts()
 
     def post_init(self) -> None:
         super().post_init()
@@ -141,8 +148,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
     @property
     def branch_names(self) -> list[str]:
-        """Names of the branches, in the order of outputs."""
-        return list(self.branch_heads())
+        """Names of the branches, in the order of outputs: the heads of the family, then the experts."""
+        return [*self.branch_heads(), *self.text_experts()]
 
     def start_label_bias(self, log_odds: Tensor) -> None:
         """Starts the bias of every label at its training log-odds (`LabelSpace.log_odds`)."""
@@ -173,12 +180,15 @@ class XMTCPreTrainedModel(PreTrainedModel):
         self,
         scores: MeanProbability,
         loss_terms: dict[str, Tensor],
+        texts: EncodedTexts,
+        text_ids: Tensor | None = None,
         top_k: int | None = None,
         output_logits: bool | None = None,
         candidate_ids: Tensor | None = None,
         output_scores: bool = False,
     ) -> XMTCOutput:
         """What `forward` returns, from the scores of all labels and the terms of the loss, where there are any."""
+        scores = self.blended(scores, texts.token_ids if text_ids is None else text_ids)
         output = XMTCOutput(scores=scores if output_scores else None)
         if loss_terms:
             output.loss = sum(loss_terms.values())
@@ -191,7 +201,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         if candidate_ids is not None:
             best, branch_logits = scores.top_k_of(candidate_ids, min(top_k, candidate_ids.shape[-1]))
             output.branch_logits = branch_logits.transpose(0, 1)
-            output.logits = mean_probability_logits(list(branch_logits))
+            output.logits = scores.combined(list(branch_logits), candidate_ids)
         elif self.wants_logits(output_logits):
             best, output.logits = scores.top_k_and_all(top_k)
         else:
@@ -208,6 +218,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         token_type_ids: Tensor | None = None,
         top_k: int | None = None,
         candidate_ids: Sequence[int] | Tensor | None = None,
+        text_ids: Tensor | None = None,
     ) -> XMTCOutput:
         """
         The best labels of each text, in evaluation mode and without keeping all scores.
@@ -220,7 +231,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
             ids = check_label_ids(candidate_ids, self.config.num_labels, input_ids, name="candidate_ids")
             candidate_ids = ids.unique()  # in order
         with evaluation_mode(self):
-            inputs = (input_ids, attention_mask, token_type_ids)
+            inputs = (input_ids, attention_mask, token_type_ids, None, text_ids)
             return self(*inputs, top_k=top_k, output_logits=False, candidate_ids=candidate_ids)
 
     @torch.no_grad()
@@ -230,6 +241,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        text_ids: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """
         Probabilities of chosen labels alone: one entry per branch and `"final"`, each of shape (texts, chosen).
@@ -239,7 +251,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         """
         label_ids = check_label_ids(label_ids, self.config.num_labels, input_ids)
         with evaluation_mode(self):
-            output = self(input_ids, attention_mask, token_type_ids, candidate_ids=label_ids)
+            output = self(input_ids, attention_mask, token_type_ids, None, text_ids, candidate_ids=label_ids)
         logits = (*output.branch_logits.unbind(dim=1), output.logits)
         return {name: scores.sigmoid() for name, scores in zip((*self.branch_names, "final"), logits, strict=True)}
 

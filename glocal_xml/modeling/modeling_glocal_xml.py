@@ -72,6 +72,7 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        text_ids: Tensor | None = None,
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
@@ -82,7 +83,7 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
         ranks_all = labels is not None or self.wants_logits(answering.get("output_logits"))
         if self.config.shortlist is not None and not ranks_all:
             scores = Shortlist(scores, self.config.shortlist)
-        return self.answer(scores, terms, **answering)
+        return self.answer(scores, terms, texts, text_ids, **answering)
 
     def documents(self, texts: EncodedTexts) -> Tensor | None:
         """What stands for each text, of shape (texts, document)."""
@@ -105,6 +106,8 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
 
 class Shortlist(MeanProbability):
     """Scores of both branches, of which prediction ranks those labels alone that the global branch ranks highest."""
+
+    ranks_candidates = True
 
     def __init__(self, scores: MeanProbability, size: int):
         super().__init__(scores.branches)

@@ -31,6 +31,7 @@ class GlocalXMLWithLabelTree(LabelTreeMixin, GlocalXMLForMultiLabel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        text_ids: Tensor | None = None,
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
@@ -44,7 +45,7 @@ class GlocalXMLWithLabelTree(LabelTreeMixin, GlocalXMLForMultiLabel):
             for name, scores in branches.items():
                 terms[name] = candidates.cross_entropy(scores.chosen(candidates.ids), is_label)
         scores = TreeScores(self.label_tree, levels, branches, self.config.beam)
-        return self.answer(scores, terms, **answering)
+        return self.answer(scores, terms, texts, text_ids, **answering)
 
 
 GlocalXMLForMultiLabel.tree_class = GlocalXMLWithLabelTree

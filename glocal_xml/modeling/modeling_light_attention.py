@@ -59,6 +59,7 @@ class LightAttentionForMultiLabel(XMTCPreTrainedModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        text_ids: Tensor | None = None,
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
@@ -66,7 +67,7 @@ class LightAttentionForMultiLabel(XMTCPreTrainedModel):
         attention = self.head(texts.hidden_states[self.last_layer], texts.mask)  # eq. 2
         terms = {} if labels is None else {BRANCH: attention.loss(texts.labels)}
         scores = mean_probability({BRANCH: attention})
-        return self.answer(scores, terms, **answering)
+        return self.answer(scores, terms, texts, text_ids, **answering)
 
 
 __all__ = ["LightAttentionForMultiLabel"]

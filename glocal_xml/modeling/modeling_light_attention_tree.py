@@ -80,6 +80,7 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        text_ids: Tensor | None = None,
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
@@ -105,7 +106,7 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
                 logits = branches[BRANCH].chosen(candidates.ids)
                 terms[BRANCH] = candidates.cross_entropy(logits, candidates.are_among(checked))
         scores = TreeScores(self.label_tree, levels, branches, self.config.beam) if branches else None
-        return self.answer(scores, terms, **answering)
+        return self.answer(scores, terms, texts, text_ids, **answering)
 
     def _encode_levels(self, trained: range, *inputs) -> list[EncodedTexts | None]:
         """The texts as each level and last the labels read them; None for levels that are not needed yet."""

@@ -108,6 +108,7 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        text_ids: Tensor | None = None,
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
@@ -122,7 +123,7 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
                 label_ids, is_label = texts.labels.clamp(min=0), texts.labels >= 0  # (texts, positives)
                 positive = [scores.chosen(label_ids) for scores in branches.values()]
                 terms["diversity"] = self.diversity_term(positive, label_ids, is_label)
-        return self.answer(mean_probability(branches), terms, **answering)
+        return self.answer(mean_probability(branches), terms, texts, text_ids, **answering)
 
     def branches(self, texts: EncodedTexts) -> dict[str, LabelScores]:
         """The scores of each expert."""

@@ -33,6 +33,7 @@ class MEXMLWithLabelTree(LabelTreeMixin, MEXMLForMultiLabel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        text_ids: Tensor | None = None,
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
@@ -54,7 +55,7 @@ class MEXMLWithLabelTree(LabelTreeMixin, MEXMLForMultiLabel):
                 # way down the tree, which they share.
                 terms["diversity"] = self.diversity_term(logits, candidates.ids, is_label)
         scores = TreeScores(self.label_tree, levels, branches, self.config.beam)
-        return self.answer(scores, terms, **answering)
+        return self.answer(scores, terms, texts, text_ids, **answering)
 
 
 MEXMLForMultiLabel.tree_class = MEXMLWithLabelTree

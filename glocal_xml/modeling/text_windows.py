@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .label_scores import MeanProbability, TopLabels, mean_probability_logits
+from .label_scores import MeanProbability, TopLabels
 
 TokenFields = dict[str, list[int]]
 # How the scores of windows make that of their text.
@@ -163,7 +163,7 @@ def best_of_windows(
         dim=1,
     )  # (branches, windows, labels)
     texts = [
-        _best_of_text(ids, of_text[..., : len(ids)], score, top_k)
+        _best_of_text(scores[0], ids, of_text[..., : len(ids)], score, top_k)
         for ids, of_text in zip(found, logits.split(list(counts), dim=1), strict=True)
     ]
     return WindowLabels(*(torch.stack(values) for values in zip(*texts, strict=True)))
@@ -178,9 +178,11 @@ def _best_of_each(scores: MeanProbability, top_k: int, candidate_ids: Tensor | N
     return best.ids if best.branch_ids is None else torch.cat([best.ids, best.branch_ids.flatten(1)], dim=1)
 
 
-def _best_of_text(label_ids: Tensor, logits: Tensor, score: str, top_k: int) -> tuple[Tensor, ...]:
+def _best_of_text(
+    scores: MeanProbability, label_ids: Tensor, logits: Tensor, score: str, top_k: int
+) -> tuple[Tensor, ...]:
     """The fields of [`WindowLabels`] for one text, from logits of its labels, (branches, windows, labels)."""
-    final, branches = mean_probability_logits(list(logits)).sigmoid(), logits.sigmoid()  # (windows, labels), …
+    final, branches = scores.combined(list(logits), label_ids).sigmoid(), logits.sigmoid()  # (windows, labels), …
     if score == "mean":
         final, shares = final.mean(dim=0), branches.mean(dim=1)
         alone = shares

@@ -1,0 +1,154 @@
+"""Fitting the blend of all branches of a model on texts that none of them was trained on."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from glocal_xml.calibration import ScoredLabels, best_threshold
+from glocal_xml.calibration.threshold import check_average
+from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling.blend import BIAS, FREQUENCY
+from glocal_xml.modeling.encoder import evaluation_mode
+
+logger = logging.getLogger(__name__)
+
+# Best labels of each branch that the fit looks at.
+CANDIDATES = 20
+# Fewer held-out texts, or true labels among the candidates, say too little.
+MIN_TEXTS, MIN_TRUE = 50, 50
+# Hardly any regularisation: there are a handful of weights and thousands of pairs.
+_C = 100.0
+# Of models with too few held-out texts: about what the fits of several data sets have in common (docs/results.md).
+_FIXED_WEIGHTS = {"lexical": 0.7, "memory": 0.4}
+
+
+@dataclass
+class BlendPairs:
+    """
+    The best labels of each branch for held-out texts, one pair of text and label after the other.
+
+    Args:
+        texts: The text of each pair, (pairs,).
+        labels: The label of each pair, (pairs,).
+        logits: Its logits in each branch, (pairs, branches).
+        final_logits: Its logits as the model has them now, (pairs,).
+        is_true: Whether the text has the label, (pairs,).
+        true_labels: The labels of each text.
+    """
+
+    texts: np.ndarray
+    labels: np.ndarray
+    logits: np.ndarray
+    final_logits: np.ndarray
+    is_true: np.ndarray
+    true_labels: list[np.ndarray]
+
+    def scored(self, logits: np.ndarray, num_labels: int) -> ScoredLabels:
+        """The pairs with probabilities of these logits."""
+        true = np.concatenate([np.zeros(0, dtype=np.int64), *self.true_labels])
+        return ScoredLabels(
+            texts=self.texts,
+            labels=self.labels,
+            scores=1 / (1 + np.exp(-logits.astype(np.float64))),
+            is_true=self.is_true,
+            true_per_text=np.array([len(labels) for labels in self.true_labels]),
+            true_per_label=np.bincount(true, minlength=num_labels),
+        )
+
+
+@torch.no_grad()
+def blend_pairs(
+    model: XMTCPreTrainedModel, batches: Iterable[dict[str, torch.Tensor]], number: int = CANDIDATES
+) -> BlendPairs:
+    """
+    The labels that any branch ranks among its best, with the logits of all branches.
+
+    Args:
+        model: The model.
+        batches: Batches as the collator makes them, with `labels`.
+        number: How many labels of each branch.
+    """
+    found: list[tuple[np.ndarray, ...]] = []
+    true_labels: list[np.ndarray] = []
+    with evaluation_mode(model):
+        for batch in batches:
+            labels = batch["labels"]
+            fields = {name: values.to(model.device) for name, values in batch.items() if name != "labels"}
+            scores = model(**fields, output_logits=False, output_scores=True).scores
+            best = scores.top_k(min(number, scores.num_labels))
+            ids = best.ids if best.branch_ids is None else torch.cat([best.ids, best.branch_ids.flatten(1)], dim=1)
+            ids = ids.sort(dim=1).values
+            branches = [branch.chosen(ids) for branch in scores.branches.values()]
+            logits = torch.stack(branches, dim=-1)  # (texts, candidates, branches)
+            final = scores.combined(branches, ids)
+            is_new = torch.ones_like(ids, dtype=torch.bool)
+            is_new[:, 1:] = ids[:, 1:] != ids[:, :-1]
+            text, column = is_new.nonzero(as_tuple=True)
+            chosen = ids[text, column].cpu()
+            is_true = (labels[text.cpu()] == chosen[:, None]).any(dim=1)
+            values = (text.cpu() + len(true_labels), chosen, logits[text, column], final[text, column], is_true)
+            found.append(
+                tuple(
+                    value.cpu().float().numpy() if value.is_floating_point() else value.cpu().numpy()
+                    for value in values
+                )
+            )
+            true_labels.extend(row[row >= 0].numpy() for row in labels)
+    return BlendPairs(*(np.concatenate(values) for values in zip(*found, strict=True)), true_labels)
+
+
+def fit_blend(
+    pairs: BlendPairs,
+    branch_names: Sequence[str],
+    log_frequencies: np.ndarray,
+    *,
+    f: str = "micro",
+    beta: float = 1.0,
+    num_labels: int | None = None,
+) -> dict[str, Any]:
+    """
+    Logistic regression of whether a label is true on its logits in all branches and its log frequency, and the
+    threshold with the highest F measure.
+
+    Args:
+        pairs: As [`blend_pairs`] gives them.
+        branch_names: Names of the branches.
+        log_frequencies: Log frequency of each label in training, (labels,).
+        f: `"micro"`, `"macro"` or `"samples"`.
+        beta: How much more recall counts than precision.
+        num_labels: Size of the label space, labels met only in evaluation data included.
+
+    Returns:
+        What `config.blend` of a model holds. With too few texts the weights are fixed ones, and `texts` is 0.
+    """
+    check_average(f, beta)
+    num_texts = len(pairs.true_labels)
+    if num_texts < MIN_TEXTS or pairs.is_true.sum() < MIN_TRUE or pairs.is_true.all():
+        logger.warning(
+            "%d held-out texts with %d true labels found are too few to fit the blend: its weights are fixed ones.",
+            num_texts,
+            pairs.is_true.sum(),
+        )
+        return fixed_blend(branch_names, f, beta)
+    features = np.column_stack([pairs.logits, log_frequencies[pairs.labels]]).astype(np.float64)
+    regression = LogisticRegression(C=_C, max_iter=1000).fit(features, pairs.is_true)
+    names = [*branch_names, FREQUENCY, BIAS]
+    weights = dict(zip(names, [*regression.coef_[0].tolist(), float(regression.intercept_[0])], strict=True))
+    scored = pairs.scored(regression.decision_function(features), num_labels or len(log_frequencies))
+    threshold = best_threshold(scored, f, beta)
+    return {"weights": weights, "threshold": threshold, "f": f, "beta": float(beta), "texts": num_texts}
+
+
+def fixed_blend(branch_names: Sequence[str], f: str = "micro", beta: float = 1.0) -> dict[str, Any]:
+    """Weights for models without enough held-out texts: the heads share 1, the experts have what fits them mostly."""
+    heads = [name for name in branch_names if name not in _FIXED_WEIGHTS]
+    weights = {name: _FIXED_WEIGHTS.get(name, 1 / max(1, len(heads))) for name in branch_names}
+    total = sum(weights.values())
+    # As if the branches were one voice: the sum of weights is 1.
+    weights = {name: weight / total for name, weight in weights.items()}
+    return {"weights": weights, "threshold": 0.5, "f": f, "beta": float(beta), "texts": 0}

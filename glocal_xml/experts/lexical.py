@@ -1,0 +1,206 @@
+"""Fitting the lexical expert: a linear support vector machine for each label, and for each node of a tree above."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from scipy.sparse import csc_matrix, csr_matrix
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.preprocessing import normalize
+from sklearn.svm import LinearSVC
+from tqdm.auto import tqdm
+
+from glocal_xml.data import build_label_tree
+from glocal_xml.modeling.experts import LexicalExpert, TextCounter
+
+from .token_rows import (
+    document_frequencies,
+    frequent_pairs,
+    inverse_frequencies,
+    label_matrix,
+    sparse_rows,
+    table_tensors,
+)
+
+MOST_PAIRS = 200_000
+CLUSTER_SIZE = 100
+# From this many clusters on there is a level above them.
+_ONE_LEVEL = 512
+_BRANCHING = 64
+# Weights nearer to zero change no ranking that counts, and are most of them.
+_LEAST_WEIGHT = 0.05
+# liblinear stops early: a smaller tolerance costs time and gains nothing (docs/results.md).
+_TOLERANCE, _MOST_ROUNDS = 0.1, 200
+# Classifiers that a worker fits before it returns them.
+_AT_ONCE = 16
+
+
+def fit_lexical(
+    rows: Sequence[np.ndarray],
+    labels: Sequence[Sequence[int]],
+    num_labels: int,
+    tokens: int,
+    *,
+    num_texts: int | None = None,
+    c: float = 1.0,
+    pairs: int = MOST_PAIRS,
+    cluster_size: int = CLUSTER_SIZE,
+    workers: int = -1,
+    show_progress: bool = True,
+) -> tuple[LexicalExpert, dict[str, Any]]:
+    """
+    Fits the expert on texts and their labels; the result does not depend on the number of workers.
+
+    Args:
+        rows: Ids of all tokens of each text (`whole_text_ids`).
+        labels: Label ids of each text.
+        num_labels: Number of labels.
+        tokens: Size of the vocabulary.
+        num_texts: How many of the rows, counted from the first, are texts; others, such as names of labels, count
+            nothing in how rare a token is. All by default.
+        c: Inverse strength of regularisation.
+        pairs: Most pairs of neighbouring tokens that are features too; 0 for none.
+        cluster_size: Most labels of a cluster; with no more labels than that, all are trained against all texts.
+        workers: Processes; -1 for one per processor.
+        show_progress: Whether to show a bar, on a terminal.
+
+    Returns:
+        The expert, and its sizes for `config.lexical`.
+    """
+    counter = _counter(rows[:num_texts], tokens, pairs)
+    matrix, truth = sparse_rows(rows, counter), label_matrix(labels, num_labels)
+    levels = _levels(matrix, truth, cluster_size, show_progress)
+    problems = _problems(truth, levels)
+    weights, biases = _fit_problems(matrix, problems, c, workers, show_progress)
+    sizes = {
+        "tokens": tokens,
+        "pairs": len(counter.pair_keys),
+        "levels": [len(parents) for parents in levels[:-1]],
+        "entries": [level.nnz for level in weights],
+    }
+    expert = LexicalExpert(num_labels, **sizes)
+    expert.counter.load_state_dict(counter.state_dict())
+    for level, (level_weights, level_biases, parents) in enumerate(zip(weights, biases, levels, strict=True)):
+        expert.tables[level].load_state_dict(table_tensors(level_weights))
+        getattr(expert, f"biases_{level}").copy_(torch.from_numpy(level_biases))
+        if level:
+            getattr(expert, f"parents_{level}").copy_(torch.from_numpy(parents))
+    return expert, sizes
+
+
+def _counter(texts: Sequence[np.ndarray], tokens: int, most_pairs: int) -> TextCounter:
+    keys, pair_counts = frequent_pairs(texts, tokens, most_pairs) if most_pairs else (np.zeros(0, dtype=np.int64),) * 2
+    frequencies = np.concatenate([document_frequencies(texts, tokens), pair_counts])
+    counter = TextCounter(tokens, len(keys))
+    counter.weights.copy_(torch.from_numpy(inverse_frequencies(frequencies, len(texts))))
+    counter.pair_keys.copy_(torch.from_numpy(keys))
+    return counter
+
+
+def _levels(matrix: csr_matrix, truth: csr_matrix, cluster_size: int, show_progress: bool) -> list[np.ndarray]:
+    """The node above each node, level by level from the top, and last the cluster of each label."""
+    num_labels = truth.shape[1]
+    if num_labels <= cluster_size:
+        return [np.zeros(num_labels, dtype=np.int64)]
+    features = normalize(truth.T.tocsr() @ matrix)
+    height = 1 if num_labels <= _ONE_LEVEL * cluster_size else 2
+    tree = build_label_tree(
+        features, cluster_size=cluster_size, height=height, branching=_BRANCHING, show_progress=show_progress
+    )
+    levels = [np.zeros(tree.level_sizes[0], dtype=np.int64)]
+    for starts in tree.child_starts:
+        levels.append(np.repeat(np.arange(len(starts) - 1), np.diff(starts)))
+    clusters = np.empty(num_labels, dtype=np.int64)
+    clusters[tree.label_order] = levels[-1]
+    return [*levels[:-1], clusters]
+
+
+def _problems(truth: csr_matrix, levels: list[np.ndarray]) -> list[tuple[csr_matrix, np.ndarray, np.ndarray | None]]:
+    """
+    For each level: which texts belong to its nodes, (texts, nodes); the node above each; and which texts belong to
+    the nodes above, (texts, nodes above), where there is a level above.
+    """
+    members = [truth.tocsc()]
+    for parents, above in zip(levels[:0:-1], levels[-2::-1], strict=True):
+        up = csr_matrix((np.ones(len(parents)), (np.arange(len(parents)), parents)), shape=(len(parents), len(above)))
+        nodes = (members[-1] @ up).tocsc()
+        nodes.data[:] = 1
+        members.append(nodes)
+    members = members[::-1]
+    return [
+        (own, parents, members[i - 1] if i else None)
+        for i, (own, parents) in enumerate(zip(members, levels, strict=True))
+    ]
+
+
+def _fit_problems(
+    matrix: csr_matrix, problems: list[Any], c: float, workers: int, show_progress: bool
+) -> tuple[list[csr_matrix], list[np.ndarray]]:
+    """Weights, (nodes, features), and biases, (nodes,), of each level."""
+    weights, biases = [], []
+    disable = None if show_progress else True
+    total = sum(own.shape[1] for own, _, _ in problems)
+    with tqdm(total=total, desc="lexical expert", unit=" classifiers", disable=disable) as progress:
+        for own, parents, above in problems:
+            # Of each task that a worker has: its nodes, and the features that its columns are.
+            under_way: deque[tuple[np.ndarray, np.ndarray]] = deque()
+            tasks = _tasks(matrix, own, parents, above, under_way)
+            # The seed makes each fit the same whichever process does it.
+            machine = LinearSVC(C=c, tol=_TOLERANCE, max_iter=_MOST_ROUNDS, random_state=0)
+            fitted = Parallel(workers, return_as="generator")(
+                delayed(OneVsRestClassifier(machine).fit)(*task) for task in tasks
+            )
+            found: dict[int, tuple[np.ndarray, np.ndarray, float]] = {}
+            for models in fitted:
+                nodes, used = under_way.popleft()
+                for node, one in zip(nodes.tolist(), models.estimators_, strict=True):
+                    large = np.flatnonzero(np.abs(one.coef_[0]) > _LEAST_WEIGHT)
+                    found[node] = (used[large], one.coef_[0][large].astype(np.float32), float(one.intercept_[0]))
+                progress.update(len(nodes))
+            progress.update(len(parents) - len(found))
+            level_weights, level_biases = _assembled(np.diff(own.indptr), found, matrix.shape[1])
+            weights.append(level_weights)
+            biases.append(level_biases)
+    return weights, biases
+
+
+def _tasks(
+    matrix: csr_matrix, own: csc_matrix, parents: np.ndarray, above: csc_matrix | None, under_way: deque
+) -> Iterator[tuple[csr_matrix, Any]]:
+    """Texts and what to tell apart in them, for nodes that are trained against the same texts."""
+    counts, order = np.diff(own.indptr), np.argsort(parents, kind="stable")
+    present, starts = np.unique(parents[order], return_index=True)
+    for parent, nodes in zip(present, np.split(order, starts[1:]), strict=True):
+        texts = np.arange(own.shape[0]) if above is None else _members(above, parent)
+        # All texts alike: there is nothing to tell apart.
+        nodes = nodes[(counts[nodes] > 0) & (counts[nodes] < len(texts))]
+        if not len(nodes):
+            continue
+        rows = matrix[texts]
+        # liblinear is faster without the features that do not occur.
+        used = np.unique(rows.indices)
+        rows = rows[:, used].astype(np.float64)
+        for start in range(0, len(nodes), _AT_ONCE):
+            chunk = nodes[start : start + _AT_ONCE]
+            under_way.append((chunk, used))
+            truth = own[:, chunk].tocsr()[texts]
+            # One column alone would not be taken for labels.
+            yield rows, truth if len(chunk) > 1 else truth.toarray()[:, 0]
+
+
+def _members(columns: csc_matrix, node: int) -> np.ndarray:
+    return np.sort(columns.indices[columns.indptr[node] : columns.indptr[node + 1]])
+
+
+def _assembled(counts: np.ndarray, found: dict[int, Any], num_features: int) -> tuple[csr_matrix, np.ndarray]:
+    """One matrix of all nodes of a level; a node without a classifier has a bias alone."""
+    nothing = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))
+    # Of a node that all texts of its parent have: yes; of one that no text has: no.
+    parts = [found.get(node, (*nothing, 1.0 if count else -1.0)) for node, count in enumerate(counts)]
+    starts = np.cumsum([0, *(len(columns) for columns, _, _ in parts)])
+    columns, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    matrix = csr_matrix((values, columns, starts), shape=(len(parts), num_features))
+    return matrix, np.array([bias for _, _, bias in parts], dtype=np.float32)

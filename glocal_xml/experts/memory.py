@@ -1,0 +1,136 @@
+"""The memory expert: training texts as sparse rows that can be added and removed without training."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix, vstack
+
+from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling.experts import MemoryExpert, TextCounter
+
+from .token_rows import (
+    document_frequencies,
+    inverse_frequencies,
+    label_matrix,
+    matrix_of,
+    sparse_rows,
+    table_tensors,
+)
+
+NEIGHBORS, POWER = 50, 4.0
+# Tokens that occur in more texts than this share tell little, and would take most of the time.
+_MOST_TEXTS = 0.1
+
+
+def fit_memory(
+    rows: Sequence[np.ndarray],
+    labels: Sequence[Sequence[int]],
+    num_labels: int,
+    tokens: int,
+    *,
+    num_texts: int | None = None,
+    neighbors: int = NEIGHBORS,
+    power: float = POWER,
+) -> tuple[MemoryExpert, dict[str, Any]]:
+    """
+    A memory of texts and their labels.
+
+    Args:
+        rows: Ids of all tokens of each text (`whole_text_ids`).
+        labels: Label ids of each text.
+        num_labels: Number of labels.
+        tokens: Size of the vocabulary.
+        num_texts: How many of the rows, counted from the first, are texts; others, such as names of labels, are
+            remembered, and count nothing in how rare a token is. All by default.
+        neighbors: How many texts vote.
+        power: Power of the similarity in a vote.
+
+    Returns:
+        The expert, and its sizes for `config.memory`.
+    """
+    texts = rows[:num_texts]
+    frequencies = document_frequencies(texts, tokens)
+    weights = inverse_frequencies(frequencies, len(texts))
+    weights[frequencies > max(_MOST_TEXTS * len(texts), 5)] = 0
+    counter = TextCounter(tokens)
+    counter.weights.copy_(torch.from_numpy(weights))
+    numbers = np.arange(len(rows))
+    numbers[len(texts) :] = -1
+    return _made(
+        counter, sparse_rows(rows, counter), label_matrix(labels, num_labels), numbers, neighbors, power, num_labels
+    )
+
+
+def add_to_memory(
+    model: XMTCPreTrainedModel, rows: Sequence[np.ndarray], labels: Sequence[Sequence[int]], numbers: Sequence[int]
+) -> None:
+    """
+    Adds texts to the memory of a model: their labels are found from now on.
+
+    Args:
+        model: A model with a memory.
+        rows: Ids of all tokens of each text (`whole_text_ids`).
+        labels: Label ids of each text.
+        numbers: What explanations call each text: its number where it comes from.
+    """
+    memory = _memory(model)
+    texts = vstack([matrix_of(memory.texts), sparse_rows(rows, memory.counter.cpu())]).tocsr()
+    known = vstack([_label_matrix(memory), label_matrix(labels, memory.num_labels)]).tocsr()
+    numbers = np.concatenate([memory.text_numbers.cpu().numpy(), np.asarray(numbers, dtype=np.int64)])
+    _take(model, memory, texts, known, numbers)
+
+
+def remove_from_memory(model: XMTCPreTrainedModel, numbers: Sequence[int]) -> int:
+    """Removes the texts of these numbers from the memory of a model; returns how many there were."""
+    memory = _memory(model)
+    found = memory.text_numbers.cpu().numpy()
+    kept = np.flatnonzero(~np.isin(found, np.asarray(numbers)))
+    _take(model, memory, matrix_of(memory.texts)[kept], _label_matrix(memory)[kept], found[kept])
+    return len(found) - len(kept)
+
+
+def _memory(model: XMTCPreTrainedModel) -> MemoryExpert:
+    if model.memory is None:
+        raise ValueError("This model has no memory of texts: train it with the expert `memory`.")
+    return model.memory
+
+
+def _label_matrix(memory: MemoryExpert) -> csr_matrix:
+    starts, ids = memory.label_starts.cpu().numpy(), memory.label_ids.cpu().numpy()
+    return csr_matrix((np.ones(len(ids), dtype=np.float32), ids, starts), shape=(len(starts) - 1, memory.num_labels))
+
+
+def _take(
+    model: XMTCPreTrainedModel, memory: MemoryExpert, texts: csr_matrix, labels: csr_matrix, numbers: np.ndarray
+) -> None:
+    expert, sizes = _made(memory.counter, texts, labels, numbers, memory.neighbors, memory.power, memory.num_labels)
+    model.set_expert("memory", expert, sizes)
+
+
+def _made(
+    counter: TextCounter,
+    texts: csr_matrix,
+    labels: csr_matrix,
+    numbers: np.ndarray,
+    neighbors: int,
+    power: float,
+    num_labels: int,
+) -> tuple[MemoryExpert, dict[str, Any]]:
+    labels.sort_indices()
+    sizes = {
+        "tokens": counter.tokens,
+        "texts": texts.shape[0],
+        "entries": texts.nnz,
+        "labels": labels.nnz,
+        "neighbors": neighbors,
+        "power": power,
+    }
+    expert = MemoryExpert(num_labels, **sizes)
+    expert.counter.load_state_dict(counter.state_dict())
+    expert.texts.load_state_dict(table_tensors(texts))
+    expert.text_numbers.copy_(torch.from_numpy(numbers))
+    expert.label_starts.copy_(torch.from_numpy(labels.indptr.astype(np.int64)))
+    expert.label_ids.copy_(torch.from_numpy(labels.indices.astype(np.int32)))
+    return expert, sizes

@@ -1,0 +1,286 @@
+"""Experts that read a text as a bag of token ids: a linear model per label, and a memory of training texts."""
+
+from functools import reduce
+
+import torch
+from torch import Tensor, nn
+
+from .label_scores import LabelScores, product_logits
+
+# Margins of linear classifiers end near -1 and 1; times this they are log-odds of about the right size. Nodes of a
+# tree decide less sharply than labels: the best of several pairs on held-out training texts of three data sets.
+_LABEL_SCALE, _NODE_SCALE = 4.0, 3.0
+# Votes of 0 and 1 stand for these probabilities.
+_LEAST_VOTE = 0.05
+# Products of texts and sparse rows are made in pieces of about this many entries.
+_PIECE_ENTRIES = 2**22
+
+
+class TextCounter(nn.Module):
+    """
+    From token ids to a sparse row of unit length: logarithmic counts of tokens, and of frequent pairs of neighbouring
+    tokens, times a weight for each (inverse document frequency). What has the weight 0, such as special tokens, and
+    what is beyond the vocabulary is ignored.
+
+    Args:
+        tokens: Size of the vocabulary.
+        pairs: Number of pairs of tokens; they come behind the tokens.
+    """
+
+    def __init__(self, tokens: int, pairs: int = 0):
+        super().__init__()
+        self.tokens = tokens
+        self.register_buffer("weights", torch.zeros(tokens + pairs))
+        # first id * tokens + second id, ascending
+        self.register_buffer("pair_keys", torch.zeros(pairs, dtype=torch.long))
+
+    def features(self, token_ids: Tensor) -> Tensor:
+        """
+        The feature of each token, and of each pair that starts with it, where there are pairs: (texts, tokens) or
+        (texts, 2 * tokens); -1 for none.
+        """
+        known = (token_ids >= 0) & (token_ids < self.tokens)
+        ids = token_ids.where(known, 0)
+        known &= self.weights[ids] != 0
+        singles = ids.where(known, -1)
+        if not len(self.pair_keys):
+            return singles
+        keys = torch.full_like(ids, -1)
+        keys[:, :-1] = (ids[:, :-1] * self.tokens + ids[:, 1:]).where(known[:, :-1] & known[:, 1:], -1)
+        places = torch.searchsorted(self.pair_keys, keys).clamp(max=len(self.pair_keys) - 1)
+        pairs = (places + self.tokens).where(self.pair_keys[places] == keys, -1)
+        return torch.cat([singles, pairs], dim=1)
+
+    def forward(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Distinct features of each text and their values, both (texts, features); padding has the value 0."""
+        features = self.features(token_ids).sort(dim=1).values
+        is_first = torch.ones_like(features, dtype=torch.bool)
+        is_first[:, 1:] = features[:, 1:] != features[:, :-1]
+        place = is_first.cumsum(dim=1) - 1
+        counts = torch.zeros_like(features, dtype=torch.float).scatter_add_(1, place, (features >= 0).float())
+        distinct = torch.zeros_like(features).scatter_(1, place, features.clamp(min=0))
+        values = (1 + counts.clamp(min=1).log()) * self.weights[distinct].float() * (counts > 0)
+        return distinct, values / values.norm(dim=1, keepdim=True).clamp(min=1e-12)
+
+
+class SparseTable(nn.Module):
+    """
+    Sparse rows over the features of texts, kept feature by feature: a text costs what its own features hold.
+
+    Args:
+        features: Number of features.
+        rows: Number of rows.
+        entries: Number of values that are not zero.
+    """
+
+    def __init__(self, features: int, rows: int, entries: int):
+        super().__init__()
+        self.num_rows = rows
+        self.register_buffer("starts", torch.zeros(features + 1, dtype=torch.long))
+        self.register_buffer("rows", torch.zeros(entries, dtype=torch.int))
+        self.register_buffer("values", torch.zeros(entries))
+
+    def entries(self, features: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each entry that these features meet: which of them, its row, and its value times theirs."""
+        first = self.starts[features]
+        lengths = (self.starts[features + 1] - first) * (values != 0)
+        ends = lengths.cumsum(0)
+        total = int(ends[-1]) if len(ends) else 0
+        which = torch.repeat_interleave(lengths, output_size=total)
+        places = torch.arange(total, device=first.device) + (first - ends + lengths)[which]
+        return which, self.rows[places].long(), self.values[places].float() * values[which]
+
+    def forward(self, features: Tensor, values: Tensor) -> Tensor:
+        """Products of texts, given as by [`TextCounter`], with all rows: (texts, rows)."""
+        result = values.new_zeros(len(values), self.num_rows)
+        met = ((self.starts[features + 1] - self.starts[features]) * (values != 0)).sum(dim=1)
+        pieces = (met.cumsum(0) // _PIECE_ENTRIES).unique_consecutive(return_counts=True)[1].tolist()
+        start = 0
+        for length in pieces:
+            texts = slice(start, start + length)
+            which, rows, products = self.entries(features[texts].flatten(), values[texts].flatten())
+            text = which // features.shape[1]
+            result[texts].view(-1).index_add_(0, text * self.num_rows + rows, products)
+            start += length
+        return result
+
+
+class ExpertScores(LabelScores):
+    """Logits of an expert for all labels, computed at once when the first of them is asked for."""
+
+    def __init__(self, expert: "LexicalExpert | MemoryExpert", token_ids: Tensor):
+        self.expert, self.token_ids = expert, token_ids
+        self.num_texts, self.num_labels, self.run_size = len(token_ids), expert.num_labels, expert.num_labels
+        self._logits: Tensor | None = None
+
+    @torch.no_grad()
+    def all(self) -> Tensor:
+        if self._logits is None:
+            self._logits = self.expert.logits(self.token_ids)
+        return self._logits
+
+    def run(self, start: int, stop: int) -> Tensor:
+        return self.all()[:, start:stop]
+
+    def chosen(self, label_ids: Tensor) -> Tensor:
+        return self.all()[:, label_ids] if label_ids.dim() == 1 else self.all().gather(1, label_ids)
+
+
+class LexicalExpert(nn.Module):
+    """
+    A linear classifier per label over the tokens of the whole text, as in Parabel
+    ([10.1145/3178876.3185998](https://doi.org/10.1145/3178876.3185998)) and its successors.
+
+    Where labels are many they lie under a tree: a label is trained against the texts of its cluster, a cluster against
+    those of the node above it, and so on; the probability of a label is the product of all on the way to it.
+
+    Args:
+        num_labels: Number of labels.
+        tokens: Size of the vocabulary.
+        pairs: Number of pairs of tokens that are features too.
+        levels: Number of nodes of each level of the tree from the top; none where labels are against all texts.
+        entries: Number of weights of each level, and last of the labels.
+    """
+
+    def __init__(self, num_labels: int, tokens: int, pairs: int, levels: list[int], entries: list[int]):
+        super().__init__()
+        self.num_labels = num_labels
+        self.counter = TextCounter(tokens, pairs)
+        sizes = [*levels, num_labels]
+        self.tables = nn.ModuleList(
+            SparseTable(tokens + pairs, size, number) for size, number in zip(sizes, entries, strict=True)
+        )
+        for level, size in enumerate(sizes):
+            self.register_buffer(f"biases_{level}", torch.zeros(size))
+            # The node above each; all of the first level are below the root.
+            self.register_buffer(f"parents_{level}", torch.zeros(size if level else 0, dtype=torch.long))
+
+    def forward(self, token_ids: Tensor) -> ExpertScores:
+        """Scores of texts, given as the ids of all of their tokens, of shape (texts, tokens)."""
+        return ExpertScores(self, token_ids)
+
+    def logits(self, token_ids: Tensor) -> Tensor:
+        """Logits of all labels, of shape (texts, labels)."""
+        row = self.counter(token_ids)
+        logits = None
+        for level, table in enumerate(self.tables):
+            own = self.scale(level) * (table(*row) + getattr(self, f"biases_{level}"))
+            logits = own if logits is None else product_logits(logits[:, getattr(self, f"parents_{level}")], own)
+        return logits
+
+    @torch.no_grad()
+    def contributions(self, label_ids: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """
+        What each token of one text adds to the logits of labels, (labels, tokens), and what is there without any
+        token, (labels,); together they sum to the logits. A pair counts half for each of its tokens.
+
+        With a tree the logit is no sum of margins. It is reached from that without tokens by one step for each level,
+        and each step is shared out as the tokens share in the margin of its level.
+
+        Args:
+            label_ids: The labels, of shape (labels,).
+            token_ids: The ids of all tokens of the text, of shape (tokens,).
+        """
+        nodes, margins = label_ids, []
+        for level in range(len(self.tables) - 1, -1, -1):
+            biases, shares = getattr(self, f"biases_{level}")[nodes], self._shares(level, nodes, token_ids)
+            margins.append((self.scale(level) * biases, self.scale(level) * shares))
+            nodes = getattr(self, f"parents_{level}")[nodes] if level else nodes
+        reached = [biases for biases, _ in margins]
+        start = logit = _product(reached)
+        total = torch.zeros_like(margins[0][1])
+        for level, (biases, shares) in enumerate(margins):
+            rise = shares.sum(dim=1)
+            reached[level] = biases + rise
+            next_logit = _product(reached)
+            slope = torch.where(rise.abs() > 1e-12, (next_logit - logit) / rise, 0.0)
+            total, logit = total + shares * slope[:, None], next_logit
+        return total, start
+
+    def scale(self, level: int) -> float:
+        """Turns margins of a level into log-odds."""
+        return _LABEL_SCALE if level == len(self.tables) - 1 else _NODE_SCALE
+
+    def _shares(self, level: int, rows: Tensor, token_ids: Tensor) -> Tensor:
+        """What each token adds to the margins of nodes of a level, of shape (nodes, tokens)."""
+        features, values = self.counter(token_ids[None])
+        which, entry_rows, products = self.tables[level].entries(features[0], values[0])
+        of_feature = products.new_zeros(len(rows), features.shape[1])
+        for i, row in enumerate(rows.tolist()):
+            mine = entry_rows == row
+            of_feature[i].index_add_(0, which[mine], products[mine])
+        # Each occurrence of a feature has an equal part of it.
+        singles, *pairs = self.counter.features(token_ids[None])[0].view(-1, len(token_ids))
+        shares = self._of_occurrences(singles, features[0], values[0], of_feature)
+        for found in pairs:
+            halves = self._of_occurrences(found, features[0], values[0], of_feature) / 2
+            shares += halves
+            shares[:, 1:] += halves[:, :-1]
+        return shares
+
+    @staticmethod
+    def _of_occurrences(found: Tensor, features: Tensor, values: Tensor, of_feature: Tensor) -> Tensor:
+        matches = (found[:, None] == features) & (values != 0) & (found >= 0)[:, None]  # (tokens, features)
+        return of_feature @ (matches / matches.sum(dim=0).clamp(min=1)).T.to(of_feature)
+
+
+def _product(logits: list[Tensor]) -> Tensor:
+    return reduce(product_logits, logits)
+
+
+class MemoryExpert(nn.Module):
+    """
+    Training texts as sparse rows: the most similar ones vote for their labels, each with a power of its cosine
+    similarity; the votes of a text sum to one per label at most. Nothing is trained, so texts can be added and removed
+    at any time.
+
+    Args:
+        num_labels: Number of labels.
+        tokens: Size of the vocabulary.
+        texts: Number of texts.
+        entries: Number of counts of all texts.
+        labels: Number of labels of all texts.
+        neighbors: How many texts vote.
+        power: Power of the similarity in a vote.
+    """
+
+    def __init__(
+        self, num_labels: int, tokens: int, texts: int, entries: int, labels: int, neighbors: int, power: float
+    ):
+        super().__init__()
+        self.num_labels, self.neighbors, self.power = num_labels, neighbors, power
+        self.counter = TextCounter(tokens)
+        self.texts = SparseTable(tokens, texts, entries)
+        # Which number a text has where it comes from, and its labels.
+        self.register_buffer("text_numbers", torch.zeros(texts, dtype=torch.long))
+        self.register_buffer("label_starts", torch.zeros(texts + 1, dtype=torch.long))
+        self.register_buffer("label_ids", torch.zeros(labels, dtype=torch.int))
+
+    def forward(self, token_ids: Tensor) -> ExpertScores:
+        """Scores of texts, given as the ids of all of their tokens, of shape (texts, tokens)."""
+        return ExpertScores(self, token_ids)
+
+    @torch.no_grad()
+    def similar(self, token_ids: Tensor, number: int | None = None) -> tuple[Tensor, Tensor]:
+        """Similarities of the most similar texts, best first, and their rows: (texts, number)."""
+        similarities = self.texts(*self.counter(token_ids))
+        return similarities.topk(min(number or self.neighbors, similarities.shape[1]), dim=1)
+
+    def labels_of(self, row: int) -> list[int]:
+        """The labels of a text of the memory."""
+        start, stop = self.label_starts[row : row + 2].tolist()
+        return self.label_ids[start:stop].tolist()
+
+    def logits(self, token_ids: Tensor) -> Tensor:
+        """Log-odds of the votes for all labels, of shape (texts, labels)."""
+        similarities, rows = self.similar(token_ids)
+        weights = similarities.clamp(min=0) ** self.power
+        weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
+        lengths = (self.label_starts[rows + 1] - self.label_starts[rows]).flatten()
+        ends = lengths.cumsum(0)
+        total = int(ends[-1])
+        which = torch.repeat_interleave(lengths, output_size=total)
+        places = torch.arange(total, device=ends.device) + (self.label_starts[rows].flatten() - ends + lengths)[which]
+        cells = which // rows.shape[1] * self.num_labels + self.label_ids[places].long()
+        votes = weights.new_zeros(len(rows) * self.num_labels).index_add_(0, cells, weights.flatten()[which])
+        return ((votes + _LEAST_VOTE) / (1 + 2 * _LEAST_VOTE)).logit().view(len(rows), -1)
