@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from .attention_head import AttentionHead
 from .configuration_me_xml import MEXMLConfig
 from .encoder import EncodedTexts
-from .evidence_head import EvidenceHead
+from .evidence_head import word_head
 from .fused_loss import binary_cross_entropy_pair
 from .label_scores import LabelScores, XMTCOutput, check_label_counts, mean_probability
 from .linear_head import IdentityStart, LabelTable, LinearHead, LinearScores
@@ -53,20 +52,16 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
         self, config: MEXMLConfig, encoder: PreTrainedModel | None = None, table: type[nn.Module] = LabelTable
     ):
         super().__init__(config, encoder)
-        size, labels, budget = config.hidden_size, config.num_labels, config.label_chunk_bytes
+        size, labels = config.hidden_size, config.num_labels
         self.parsed_experts = config.parsed_experts
         self.experts = nn.ModuleDict()
         for expert in self.parsed_experts:
             if expert.kind == "D":
                 width = size if config.document_mlp_size is None else config.document_mlp_size
-                inputs = size * len(expert.layers)
-                head = DocumentExpert(inputs, width, labels, budget, config.label_bias, table)
-            elif config.attention_scoring == "evidence":
-                sizes, tied = config.evidence_sizes, config.tied_outputs
-                head = EvidenceHead(size, labels, budget, *sizes, tied, bias=config.label_bias, table=table)
+                options = (labels, config.label_chunk_bytes, config.label_bias, table)
+                head = DocumentExpert(size * len(expert.layers), width, *options)
             else:
-                options = {"bias": config.label_bias, "projections": False, "table": table}
-                head = AttentionHead(size, labels, budget, (config.mlp_size,), **options)
+                head = word_head(config, labels, table, (config.mlp_size,), projections=False)
             self.experts[expert.name] = head
         self.layers = {layer for expert in self.parsed_experts for layer in expert.layers}
         self.register_buffer("label_counts", torch.zeros(labels, dtype=torch.long))
