@@ -21,8 +21,8 @@ def cluster_sizes(num_labels: int, proportions: Sequence[float]) -> list[int]:
     sizes = [stop - start for start, stop in zip(cuts[:-1], cuts[1:], strict=True)]
     if min(sizes) < 1:
         raise ValueError(
-            f"The proportions {shares} of {num_labels} labels make clusters of the sizes {sizes}, but each needs at "
-            "least one label: use fewer clusters, more even ones, or a linear classifier."
+            f"With `num_labels` {num_labels} the proportions {shares} make clusters of the sizes {sizes}, but each "
+            "needs at least one label: use fewer clusters, more even ones, or a linear classifier."
         )
     return sizes
 

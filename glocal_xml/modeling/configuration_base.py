@@ -107,18 +107,13 @@ class XMTCConfig(PreTrainedConfig):
     def validate_calibration(self):
         if self.calibration is None:
             return
-        missing = [name for name in ("temperature", "threshold", "f") if name not in self.calibration]
-        if missing:
+        temperature, threshold, kind = (self.calibration.get(name) for name in ("temperature", "threshold", "f"))
+        is_known = _is_number(temperature) and _is_number(threshold) and kind in F_KINDS
+        if not is_known or not 0 < temperature < float("inf") or not 0 <= threshold <= 1:
             raise ValueError(
-                f"`calibration` lacks {', '.join(missing)}: {self.calibration}; `glocal-xml calibrate` fits it."
+                "`calibration` must hold a `temperature` above 0, a `threshold` in 0 to 1 and an `f` of "
+                f"{', '.join(F_KINDS)}, got {self.calibration}; `glocal-xml calibrate` fits it."
             )
-        temperature, threshold, kind = (self.calibration[name] for name in ("temperature", "threshold", "f"))
-        if not _is_number(temperature) or not 0 < temperature < float("inf"):
-            raise ValueError(f"`calibration`: the temperature must be above 0, got {temperature!r}.")
-        if not _is_number(threshold) or not 0 <= threshold <= 1:
-            raise ValueError(f"`calibration`: the threshold must lie in 0 to 1, got {threshold!r}.")
-        if kind not in F_KINDS:
-            raise ValueError(f"`calibration`: `f` must be one of {', '.join(F_KINDS)}, got {kind!r}.")
 
 
 def _is_number(value: Any) -> bool:

@@ -177,11 +177,7 @@ def collaborative_loss(experts: list[LabelScores], labels: Tensor) -> Tensor:
 
 
 def bernoulli_kl(first: Tensor, second: Tensor) -> Tensor:
-    """
-    KL divergence of two Bernoulli distributions given by logits, elementwise (eq. 7 and 8).
-
-    Without a probability in a logarithm it stays finite where sigmoids are 0 or 1.
-    """
+    """KL divergence of two Bernoulli distributions given by logits, elementwise and always finite (eq. 7 and 8)."""
     log_sigmoid = nn.functional.logsigmoid
     one = first.sigmoid() * (log_sigmoid(first) - log_sigmoid(second))
     zero = (-first).sigmoid() * (log_sigmoid(-first) - log_sigmoid(-second))
@@ -193,10 +189,7 @@ def diversity_loss(expert_logits: list[Tensor], label_counts: Tensor, is_label: 
     Minus the weighted KL divergence of the experts on the positive labels (eq. 6 and 9): the sum over the labels of a
     text, the mean over texts and, beyond the two experts of the paper, over the pairs in their order.
 
-    Args:
-        expert_logits: Logits of each expert, of shape (texts, labels).
-        label_counts: Training texts of each of these labels, (texts, labels).
-        is_label: Which of them are labels of their text, (texts, labels); the others do not count.
+    All arguments are of shape (texts, labels); those of `label_counts` that are not labels of their text do not count.
     """
     total = expert_logits[0].new_zeros(())
     pairs = list(combinations(expert_logits, 2))
