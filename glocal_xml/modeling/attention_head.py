@@ -38,15 +38,11 @@ class AttentionHead(nn.Module):
     parameters stay the paper's.
 
     Args:
-        hidden_size: Size of the token states.
-        num_labels: Number of labels.
-        chunk_bytes: Memory that one chunk of labels may take; by device when left out.
+        hidden_size, num_labels, chunk_bytes, bias, table: As in [`LinearHead`], of token states.
         mlp_sizes: Widths of the hidden layers of the MLP.
         temperature: Divides the scores before the softmax.
-        bias: Whether each label has a bias; the paper has none.
         projections: Whether keys and values are linear maps of the token states.
         key_size: Size of keys and label embeddings, where it is not that of the token states.
-        table: The class of the label table.
     """
 
     def __init__(
@@ -85,13 +81,9 @@ class WordScores(LabelScores):
     """
     Scores of labels that read the tokens of a text: what heads with label-word attention have in common.
 
-    A subclass defines `sums`, and for the loss sets `make_reader` ([`reading_loss`]) and the `parameters` of it.
-
-    Args:
-        head: The head.
-        keys, values: Of the tokens, of shape (texts, tokens, size).
-        mask: The real tokens, which come first in every text, of shape (texts, tokens).
-        bytes_per_score: Memory that one label takes for one text.
+    Keys and values of the tokens are of shape (texts, tokens, size); in the mask, (texts, tokens), the real ones come
+    first. A subclass says how many bytes one label takes for one text, defines `sums`, and for the loss sets
+    `make_reader` ([`reading_loss`]) and the `parameters` of it.
     """
 
     def __init__(self, head: nn.Module, keys: Tensor, values: Tensor, mask: Tensor, bytes_per_score: int):

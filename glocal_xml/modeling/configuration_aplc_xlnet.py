@@ -18,16 +18,11 @@ class APLCXLNetConfig(XMTCConfig):
     in [`XMTCConfig`]; the default encoder is XLNet.
 
     Args:
-        cluster_proportions (`list[float]`, *optional*, defaults to `[0.5, 0.5]`):
-            Share of the labels, in the order of falling frequency, that the head cluster and each tail cluster hold.
-        cluster_decay (`float`, *optional*, defaults to 2):
-            Factor q by which the width of the vector of a text falls from cluster to cluster.
-        tail_norm (`bool`, *optional*, defaults to `True`):
-            Puts layer norm and ReLU between the two layers of a tail: so in the authors' code, and not in the paper.
-        summary_size (`int`, *optional*):
-            Size d_h of the hidden layer between encoder and clusters; by default that of the encoder.
-        summary_dropout (`float`, *optional*, defaults to 0.1):
-            Dropout after that layer.
+        cluster_proportions: Share of the labels, by falling frequency, that the head and each tail cluster hold.
+        cluster_decay: Factor q by which the width of the vector of a text falls from cluster to cluster.
+        tail_norm: Puts layer norm and ReLU between the layers of a tail: so in the authors' code, not in the paper.
+        summary_size: Size d_h of the hidden layer between encoder and clusters; by default that of the encoder.
+        summary_dropout: Dropout after that layer.
     """
 
     model_type = "aplc_xlnet"
@@ -44,9 +39,7 @@ class APLCXLNetConfig(XMTCConfig):
         return self.hidden_size if self.summary_size is None else self.summary_size
 
     def validate_clusters(self):
-        """Part of the checks that `@strict` runs at construction and before saving."""
-        if self.summary_size is not None and self.summary_size < 1:
-            raise ValueError(f"`summary_size` must be at least 1, got {self.summary_size}.")
+        self.check_least(1, "summary_size")
         if not 0 <= self.summary_dropout < 1:
             raise ValueError(f"`summary_dropout` must lie in 0 to 1, 1 left out, got {self.summary_dropout}.")
         sizes = cluster_sizes(self.num_labels, self.cluster_proportions)

@@ -25,33 +25,23 @@ class XMTCConfig(PreTrainedConfig):
     What every family for extreme multi-label text classification is configured by.
 
     Args:
-        encoder (`PreTrainedConfig` or `dict`, *optional*):
-            Configuration of the text encoder; BERT's defaults when left out.
-        num_labels (`int`, *optional*, defaults to 2):
-            Size of the label space. Unlike elsewhere in Transformers it makes no `id2label` table, which at half a
-            million labels would be tens of megabytes of JSON: names are kept in `labels.txt` beside the weights.
-        label_bias (`bool`, *optional*, defaults to `True`):
-            Adds one bias per label to each branch. Started at the training log-odds (`model.start_label_bias`) it
-            saves the epochs that otherwise go into pushing thousands of labels down. The papers have none.
-        top_k (`int`, *optional*, defaults to 10):
-            How many labels a prediction holds.
-        max_logits_labels (`int`, *optional*, defaults to 50000):
-            Up to this many labels an evaluation also returns `logits` over all of them; beyond it only on request.
-        label_chunk_bytes (`int`, *optional*):
-            Memory that the scores of one chunk of labels may take. It bounds memory and changes no result. By default
-            8 MB on a CPU, which stays in its cache, and 256 MB on an accelerator.
-        initializer_range (`float`, *optional*, defaults to 0.02):
-            Standard deviation of freshly made label embeddings.
-        lexical (`dict`, *optional*):
-            Sizes of the lexical expert ([`LexicalExpert`]); `None` for none. Set by what fits it.
-        memory (`dict`, *optional*):
-            Sizes of the memory expert ([`MemoryExpert`]); `None` for none. Set by what fits it.
-        blend (`dict`, *optional*):
-            What was fitted on held-out texts ([`Blend`]): `weights` of the branches, of the log `frequency` of a label
-            and a `bias`; the `threshold` with the best F measure `f` (micro, macro or samples) and `beta`; and the
+        encoder: Configuration of the text encoder; BERT's defaults when left out.
+        num_labels: Size of the label space. Unlike elsewhere in Transformers it makes no `id2label` table, which at
+            half a million labels would be tens of megabytes of JSON: names are in `labels.txt` beside the weights.
+        label_bias: Adds one bias per label to each branch. Started at the training log-odds (`model.start_label_bias`)
+            it saves the epochs that otherwise go into pushing thousands of labels down. The papers have none.
+        top_k: How many labels a prediction holds.
+        max_logits_labels: Up to this many labels an evaluation also returns `logits` over all of them; beyond it only
+            on request.
+        label_chunk_bytes: Memory that the scores of one chunk of labels may take. It bounds memory and changes no
+            result. By default 8 MB on a CPU, which stays in its cache, and 256 MB on an accelerator.
+        initializer_range: Standard deviation of freshly made label embeddings.
+        lexical: Sizes of the lexical expert ([`LexicalExpert`]), set when it is fitted; `None` for none.
+        memory: Sizes of the memory expert ([`MemoryExpert`]), set when it is fitted; `None` for none.
+        blend: What was fitted on held-out texts ([`Blend`]): `weights` of the branches, of the log `frequency` of a
+            label and a `bias`; the `threshold` with the best F measure `f` (micro, macro or samples) and `beta`; the
             number of `texts`. Without it the probability of a label is the mean over the branches.
-        problem_type (`str`, *optional*, defaults to `"multi_label_classification"`):
-            Tells Transformers' own text-classification pipeline that the probability of a label is a sigmoid.
+        problem_type: Tells Transformers' own text-classification pipeline that a probability is a sigmoid.
     """
 
     sub_configs_defaults = {"encoder": SubConfigSpec(config_class=AutoConfig, model_type="bert")}
@@ -104,33 +94,36 @@ class XMTCConfig(PreTrainedConfig):
         """Epoch from which on all terms of the loss are there, the first being 0."""
         return 0
 
+    def check_least(self, least: int, *names: str) -> None:
+        """Refuses fields that are set and below the least that they may be."""
+        for name in names:
+            if getattr(self, name) is not None and getattr(self, name) < least:
+                raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
+
+    def check_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        """Refuses a field that is none of the choices."""
+        if getattr(self, name) not in choices:
+            raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+
     def validate_label_space(self):
-        """Part of the checks that `@strict` runs at construction and before saving."""
-        for name in ("num_labels", "top_k", "label_chunk_bytes"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if self.max_logits_labels < 0:
-            raise ValueError(f"`max_logits_labels` must not be negative, got {self.max_logits_labels}; 0 means never.")
+        """As all `validate_…`, run by `@strict` at construction and before saving."""
+        self.check_least(1, "num_labels", "top_k", "label_chunk_bytes")
+        self.check_least(0, "max_logits_labels")
 
     def validate_blend(self):
-        """Part of the same checks."""
         if self.blend is None:
             return
-        missing = [name for name in ("weights", "threshold", "f") if name not in self.blend]
-        if missing:
-            raise ValueError(f"`blend` lacks {', '.join(missing)}: {self.blend}; `glocal-xml calibrate` fits it.")
-        weights, threshold, kind = (self.blend[name] for name in ("weights", "threshold", "f"))
-        wrong = [name for name, weight in weights.items() if not _is_number(weight) or not isfinite(weight)]
-        if wrong:
-            raise ValueError(f"`blend`: the weights must be numbers, those of {', '.join(wrong)} are not: {weights}.")
-        if not _is_number(threshold) or not 0 <= threshold <= 1:
-            raise ValueError(f"`blend`: the threshold must lie in 0 to 1, got {threshold!r}.")
-        if kind not in F_KINDS:
-            raise ValueError(f"`blend`: `f` must be one of {', '.join(F_KINDS)}, got {kind!r}.")
+        weights, threshold, kind = (self.blend.get(name) for name in ("weights", "threshold", "f"))
+        is_known = isinstance(weights, dict) and all(map(_is_number, [*weights.values(), threshold]))
+        if not is_known or kind not in F_KINDS or not 0 <= threshold <= 1:
+            raise ValueError(
+                "`blend` must hold `weights` that are numbers, a `threshold` in 0 to 1 and an `f` of "
+                f"{', '.join(F_KINDS)}, got {self.blend}; `glocal-xml calibrate` fits it."
+            )
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 @strict
@@ -140,25 +133,18 @@ class AttentionConfig(XMTCConfig):
     candidates alone. Shared fields are described in [`XMTCConfig`].
 
     Args:
-        attention_scoring (`str`, *optional*, defaults to `"mlp"`):
-            How a label is scored by the words that it reads. `"mlp"`: one MLP shared by all labels, as in the papers.
-            `"evidence"`: an output row per label ([`EvidenceHead`]); the share of each word in the score is then known
-            exactly.
-        key_size (`int`, *optional*):
-            Evidence: size of the keys of tokens and the queries of labels; that of the encoder when left out.
-        value_size (`int`, *optional*):
-            Evidence: size of the values of tokens and the output rows of labels; that of the encoder when left out.
-        tied_outputs (`bool`, *optional*, defaults to `False`):
-            Evidence: whether the output row of a label is its query, which halves the size of the label tables.
-        tree_levels (`list[int]`, *optional*, defaults to `[]`):
-            Number of nodes of each level of the label tree from the top, the root left out (`LabelTree.level_sizes`);
-            those of the last level are clusters of labels. With no levels every label is scored. The tree itself is
-            kept with the weights: `model.set_label_tree`.
-        beam (`int`, *optional*, defaults to 16):
-            How many nodes of each level a prediction expands; more where `top_k` needs it.
-        training_beam (`int`, *optional*, defaults to 16):
-            How many nodes of each level a training step expands: those that lead to labels of the text, then the
-            ones that now score highest, whose labels are the negatives.
+        attention_scoring: How a label is scored by the words that it reads. `"mlp"`: one MLP shared by all labels, as
+            in the papers. `"evidence"`: an output row per label ([`EvidenceHead`]); the share of each word in the
+            score is then known exactly.
+        key_size, value_size: Evidence: size of the keys of tokens and the queries of labels, and of the values of
+            tokens and the output rows of labels; that of the encoder when left out.
+        tied_outputs: Evidence: whether the output row of a label is its query, which halves the label tables.
+        tree_levels: Number of nodes of each level of the label tree from the top, the root left out
+            (`LabelTree.level_sizes`); those of the last level are clusters of labels. With no levels every label is
+            scored. The tree itself is kept with the weights: `model.set_label_tree`.
+        beam: How many nodes of each level a prediction expands; more where `top_k` needs it.
+        training_beam: How many nodes of each level a training step expands: those that lead to labels of the text,
+            then the ones that now score highest, whose labels are the negatives.
     """
 
     attention_scoring: str = "mlp"
@@ -176,31 +162,18 @@ class AttentionConfig(XMTCConfig):
         return self.key_size or default, self.value_size or default
 
     def validate_attention(self):
-        """Part of the checks that `@strict` runs at construction and before saving."""
-        if self.attention_scoring not in ATTENTION_SCORINGS:
-            raise ValueError(
-                f"`attention_scoring` must be one of {', '.join(ATTENTION_SCORINGS)}, got {self.attention_scoring!r}."
-            )
-        for name in ("key_size", "value_size"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        self.check_choice("attention_scoring", ATTENTION_SCORINGS)
+        self.check_least(1, "key_size", "value_size")
         if self.attention_scoring == "mlp" and (self.key_size or self.value_size or self.tied_outputs):
             raise ValueError(
-                "`key_size`, `value_size` and `tied_outputs` are for `attention_scoring='evidence'`: leave them out, "
-                "or take it."
+                "`key_size`, `value_size` and `tied_outputs` need `attention_scoring='evidence'`: take it, or none."
             )
-        sizes = self.evidence_sizes
-        if self.tied_outputs and sizes[0] != sizes[1]:
-            raise ValueError(
-                f"`tied_outputs` needs keys and values of one size, got `key_size` {sizes[0]} and `value_size` "
-                f"{sizes[1]}: make them equal, or leave `tied_outputs` out."
-            )
+        keys, values = self.evidence_sizes
+        if self.tied_outputs and keys != values:
+            raise ValueError(f"`tied_outputs` needs `key_size` and `value_size` to be equal, got {keys} and {values}.")
 
     def validate_tree(self):
-        """Part of the same checks."""
-        for name in ("beam", "training_beam"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        self.check_least(1, "beam", "training_beam")
         widening = [1, *self.tree_levels, self.num_labels]
         if self.tree_levels and any(below < above for above, below in zip(widening, widening[1:], strict=False)):
             raise ValueError(

@@ -17,36 +17,22 @@ class GlocalXMLConfig(AttentionConfig):
     ([arXiv:2204.00933](https://arxiv.org/abs/2204.00933)) has `attention_scoring="mlp"` and `label_bias=False`.
 
     Args:
-        attention_scoring (`str`, *optional*, defaults to `"evidence"`):
-            How the local branch scores a label; see [`AttentionConfig`].
-        branches (`str`, *optional*, defaults to `"both"`):
-            `"both"`, `"global"` (document token alone) or `"local"` (label-word attention alone).
-        local_layer (`int`, *optional*):
-            Layer whose token states the local branch reads: 0 is the embedding output, 1 the first layer. By default
-            the middle layer, and 1 as in the paper with `attention_scoring="mlp"`.
-        temperature (`float`, *optional*, defaults to 1.0):
-            Divides the label-word scores before the softmax (tau of eq. 4); below 1 sharpens the attention.
-        use_pooler (`bool`, *optional*, defaults to `False`):
-            Passes the document token through a linear layer before the global classifier.
-        label_size (`int`, *optional*):
-            Size of the label embeddings of both branches, that of the encoder when left out; smaller ones save memory
-            with very many labels. The global branch then needs the pooler, which brings documents to this size. For
-            the local branch `key_size` and `value_size` come first.
-        document_layers (`int`, *optional*, defaults to 1):
-            The document tokens of this many layers, counted from the last, are concatenated for the global branch and
-            the clusters of a label tree; LightXML has 5. Above 1 the global branch needs the pooler.
-        document_dropout (`float`, *optional*, defaults to 0.0):
-            Dropout on these document tokens; LightXML has 0.5.
-        mlp_size (`int`, *optional*, defaults to 256):
-            Width of the hidden layer of the MLP that turns what a label read into its score; `attention_scoring`
-            `"mlp"` alone.
-        detach_local (`bool`, *optional*, defaults to `False`):
-            Stops the gradient of the local branch before the encoder.
-        shortlist (`int`, *optional*):
-            Beyond the paper: prediction computes local scores only for this many labels, the best of the global
-            branch, and ranks these. Much faster with many labels, and no longer exact; off by default, for
-            `branches="both"` only. `predict_top_k` and the pipeline use it; training, and a call with labels or for
-            all logits, do not.
+        branches: `"both"`, `"global"` (document token alone) or `"local"` (label-word attention alone).
+        local_layer: Layer whose token states the local branch reads: 0 is the embedding output, 1 the first layer. By
+            default the middle layer, and 1 as in the paper with `attention_scoring="mlp"`.
+        temperature: Divides the label-word scores before the softmax (tau of eq. 4); below 1 sharpens the attention.
+        use_pooler: Passes the document token through a linear layer before the global classifier.
+        label_size: Size of the label embeddings of both branches, that of the encoder when left out; smaller ones save
+            memory with very many labels. The global branch then needs the pooler, which brings documents to this size.
+            For the local branch `key_size` and `value_size` come first.
+        document_layers: The document tokens of this many layers, counted from the last, are concatenated for the
+            global branch and the clusters of a label tree; LightXML has 5. Above 1 the global branch needs the pooler.
+        document_dropout: Dropout on these document tokens; LightXML has 0.5.
+        mlp_size: Width of the hidden layer of the MLP of `attention_scoring="mlp"`.
+        detach_local: Stops the gradient of the local branch before the encoder.
+        shortlist: Beyond the paper: prediction computes local scores only for this many labels, the best of the global
+            branch, and ranks these. Much faster with many labels, and no longer exact; for `branches="both"` only.
+            `predict_top_k` and the pipeline use it; training, and a call with labels or for all logits, do not.
     """
 
     model_type = "glocal_xml"
@@ -70,9 +56,8 @@ class GlocalXMLConfig(AttentionConfig):
             self.local_layer = 1 if self.attention_scoring == "mlp" else max(1, self.num_hidden_layers // 2)
 
     def validate_branches(self):
-        """Part of the checks that `@strict` runs at construction and before saving."""
-        if self.branches not in BRANCHES:
-            raise ValueError(f"`branches` must be one of {', '.join(BRANCHES)}, got {self.branches!r}.")
+        self.check_choice("branches", BRANCHES)
+        self.check_least(1, "mlp_size", "label_size")
         if not 0 <= (self.local_layer or 0) <= self.num_hidden_layers:
             raise ValueError(
                 f"`local_layer` must lie in 0 (embedding output) to {self.num_hidden_layers} (last layer of this "
@@ -80,12 +65,9 @@ class GlocalXMLConfig(AttentionConfig):
             )
         if self.temperature <= 0:
             raise ValueError(f"`temperature` must be above 0, got {self.temperature}.")
-        for name in ("mlp_size", "label_size"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
         if not 1 <= self.document_layers <= self.num_hidden_layers:
             raise ValueError(
-                f"`document_layers` must lie in 1 to {self.num_hidden_layers}, the layers of this encoder, got "
+                f"`document_layers` must lie in 1 to the {self.num_hidden_layers} of the encoder, got "
                 f"{self.document_layers}."
             )
         if not 0 <= self.document_dropout < 1:
@@ -96,20 +78,14 @@ class GlocalXMLConfig(AttentionConfig):
                 "Document tokens of several layers, or label embeddings of another size than the encoder's, need "
                 "`use_pooler=True`: it brings a document to the size of the label embeddings."
             )
-        if self.shortlist is not None and self.tree_levels:
-            raise ValueError(
-                "`shortlist` is for models without a label tree, whose `beam` does the same: leave it out."
-            )
-        if self.shortlist is not None and self.branches != "both":
-            raise ValueError(
-                f"`shortlist` needs `branches='both'`, got {self.branches!r}: the global branch makes the list for "
-                "the local one; leave it out."
-            )
-        if self.shortlist is not None and self.shortlist < min(self.top_k, self.num_labels):
-            raise ValueError(
-                f"`shortlist` must be at least `top_k`, got {self.shortlist} for {self.top_k}: raise it, or leave it "
-                "out for exact prediction."
-            )
+        if self.shortlist is None:
+            return
+        if self.tree_levels:
+            raise ValueError("`shortlist` is for models without a label tree; `beam` does the same: leave it out.")
+        if self.branches != "both":
+            raise ValueError(f"`shortlist` needs `branches='both'`, got {self.branches!r}: leave it out.")
+        if self.shortlist < min(self.top_k, self.num_labels):
+            raise ValueError(f"`shortlist` must be at least `top_k`, got {self.shortlist} for {self.top_k}: raise it.")
 
 
 __all__ = ["GlocalXMLConfig"]

@@ -19,19 +19,15 @@ class LightAttentionConfig(AttentionConfig):
     label-word attention and of label trees in [`AttentionConfig`]; the default encoder is [`WordLSTMConfig`].
 
     Args:
-        mlp_sizes (`list[int]`, *optional*, defaults to `[512, 256]`):
-            Widths of the fully connected layers that turn what a label read into its score; the output layer, one
-            number per label, comes after them and is not counted. The paper has "3 or 4" of them without their
-            widths; the default is that of AttentionXML for its larger data sets, `[256]` that for its small ones.
-        negatives (`str`, *optional*, defaults to `"dynamic"`):
-            With a label tree, what a level is trained against. `"dynamic"`: the levels share the encoder and go on
-            learning, so that candidates are drawn anew from their scores of the moment (algorithm 2). `"static"`:
+        mlp_sizes: Widths of the fully connected layers that turn what a label read into its score, without the output
+            layer. The paper has "3 or 4" of them without their widths; the default is that of AttentionXML for its
+            larger data sets, `[256]` that for its small ones.
+        negatives: With a label tree, what a level is trained against. `"dynamic"`: the levels share the encoder and go
+            on learning, so that candidates are drawn anew from their scores of the moment (algorithm 2). `"static"`:
             every level has an encoder of its own and rests once its epochs are over, so that the candidates of the
             next level never change, as in AttentionXML; needs `level_epochs`.
-        level_epochs (`int`, *optional*, defaults to 0):
-            With a label tree, for how many epochs each level is trained before the next one joins, which then starts
-            from its weights; the labels, below the last level, have all epochs that are left. 0 trains all levels
-            jointly from the start.
+        level_epochs: With a label tree, for how many epochs each level is trained before the next one joins, which
+            then starts from its weights; the labels have all epochs that are left. 0 trains all levels jointly.
     """
 
     model_type = "light_attention"
@@ -46,21 +42,12 @@ class LightAttentionConfig(AttentionConfig):
         return self.level_epochs * len(self.tree_levels)
 
     def validate_levels(self):
-        """Part of the checks that `@strict` runs at construction and before saving."""
-        if self.negatives not in NEGATIVES:
-            raise ValueError(f"`negatives` must be one of {', '.join(NEGATIVES)}, got {self.negatives!r}.")
-        if self.level_epochs < 0:
-            raise ValueError(f"`level_epochs` must not be negative, got {self.level_epochs}.")
+        self.check_choice("negatives", NEGATIVES)
+        self.check_least(0, "level_epochs")
         if (self.level_epochs or self.negatives == "static") and not self.tree_levels:
             raise ValueError("`level_epochs` and static `negatives` are for a label tree: add one, or leave them out.")
         if self.negatives == "static" and not self.level_epochs:
-            raise ValueError(
-                "Static `negatives` need levels that are trained one after the other: give `level_epochs` of at least "
-                "1, or take dynamic ones."
-            )
-
-    def validate_mlp_sizes(self):
-        """Part of the checks that `@strict` runs at construction and before saving."""
+            raise ValueError("Static `negatives` need `level_epochs` of at least 1: give it, or take dynamic ones.")
         if not self.mlp_sizes or min(self.mlp_sizes) < 1:
             raise ValueError(f"`mlp_sizes` must hold at least one width, each at least 1, got {self.mlp_sizes}.")
 

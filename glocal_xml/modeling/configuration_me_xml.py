@@ -30,24 +30,18 @@ class MEXMLConfig(AttentionConfig):
     those of label-word attention and of label trees in [`AttentionConfig`].
 
     Args:
-        experts (`list[str]`, *optional*, defaults to `["A-1", "D--1"]`):
-            What the experts read. `"A-1"`: label-word attention on layer 1. `"D-12"`: the document token of layer 12;
-            `"D-12+1"` concatenates those of two layers. 0 is the embedding output, and negative layers count from the
-            top: `"D--1"` is the last one. Experts are called by what they read, `D--1` of twelve layers `D-12`.
-        training_loss (`str`, *optional*, defaults to `"individual"`):
-            `"individual"` (mean of the experts' cross-entropies) or `"collaborative"` (cross-entropy of the mean of
-            their logits, eq. 5; an ablation of the paper, which computes all logits twice).
-        diversity_weight (`float`, *optional*, defaults to 0.01):
-            Weight of the diversity loss (alpha of eq. 10); 0 leaves it out. It needs training frequencies
-            (`model.set_label_counts`) and at least two experts.
-        diversity_start_epoch (`int`, *optional*, defaults to 1):
-            Epoch at whose begin the diversity loss sets in, the first being 0. The paper has it after "a few" of 4 to
-            8 epochs.
-        mlp_size (`int`, *optional*, defaults to 256):
-            Width of the hidden layer of the MLP of attention experts.
-        document_mlp_size (`int`, *optional*):
-            Width of the hidden layer (tanh, started as the identity) of the MLP of document experts; that of the
-            encoder when left out. 0 leaves the hidden layer out: a linear classifier, which learns a little faster.
+        experts: What the experts read. `"A-1"`: label-word attention on layer 1. `"D-12"`: the document token of layer
+            12; `"D-12+1"` concatenates those of two layers. 0 is the embedding output, and negative layers count from
+            the top: `"D--1"` is the last one. Experts are called by what they read, `D--1` of twelve layers `D-12`.
+        training_loss: `"individual"` (mean of the experts' cross-entropies) or `"collaborative"` (cross-entropy of the
+            mean of their logits, eq. 5; an ablation of the paper, which computes all logits twice).
+        diversity_weight: Weight of the diversity loss (alpha of eq. 10); 0 leaves it out. It needs training
+            frequencies (`model.set_label_counts`) and at least two experts.
+        diversity_start_epoch: Epoch at whose begin the diversity loss sets in, the first being 0. The paper has it
+            after "a few" of 4 to 8 epochs.
+        mlp_size: Width of the hidden layer of the MLP of attention experts.
+        document_mlp_size: Width of the hidden layer (tanh, started as the identity) of document experts; that of the
+            encoder when left out. 0 leaves the layer out: a linear classifier, which learns a little faster.
     """
 
     model_type = "me_xml"
@@ -68,22 +62,15 @@ class MEXMLConfig(AttentionConfig):
         return self.diversity_start_epoch if self.diversity_weight > 0 and len(self.experts) > 1 else 0
 
     def validate_experts(self):
-        """Part of the checks that `@strict` runs at construction and before saving."""
         names = [expert.name for expert in self.parsed_experts]
         if not names:
             raise ValueError("`experts` is empty: name at least one, such as 'D--1'.")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"`experts` {self.experts} holds {', '.join(twice)} twice: name each expert once.")
-        if self.training_loss not in TRAINING_LOSSES:
-            raise ValueError(
-                f"`training_loss` must be one of {', '.join(TRAINING_LOSSES)}, got {self.training_loss!r}."
-            )
-        for name in ("diversity_weight", "diversity_start_epoch", "document_mlp_size"):
-            if getattr(self, name) is not None and getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}.")
-        if self.mlp_size < 1:
-            raise ValueError(f"`mlp_size` must be at least 1, got {self.mlp_size}.")
+        self.check_choice("training_loss", TRAINING_LOSSES)
+        self.check_least(0, "diversity_weight", "diversity_start_epoch", "document_mlp_size")
+        self.check_least(1, "mlp_size")
 
 
 def parse_expert(name: str, num_layers: int) -> Expert:
@@ -99,15 +86,13 @@ def parse_expert(name: str, num_layers: int) -> Expert:
     if not all(0 <= layer <= num_layers for layer in layers):
         raise ValueError(
             f"The expert {name!r} is on a layer that this encoder does not have: layers go from 0 (embedding output) "
-            f"to {num_layers}, or from -1 (last) to {-num_layers - 1} counted from the top."
+            f"to {num_layers}, or from -1 (last) to {-num_layers - 1}."
         )
     if len(set(layers)) < len(layers):
         raise ValueError(f"The expert {name!r} reads a layer twice: name each layer once.")
     if kind == "A" and len(layers) > 1:
-        raise ValueError(
-            f"The expert {name!r} attends to several layers; label-word attention reads one: write an expert for "
-            f"each, such as {', '.join(repr(f'A-{layer}') for layer in layers)}."
-        )
+        single = ", ".join(repr(f"A-{layer}") for layer in layers)
+        raise ValueError(f"The expert {name!r} attends to several layers: write an expert for each, {single}.")
     return Expert(kind, layers)
 
 

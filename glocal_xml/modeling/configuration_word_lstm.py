@@ -12,20 +12,12 @@ class WordLSTMConfig(PreTrainedConfig):
     ([You et al. 2019](https://arxiv.org/abs/1811.01727)), from which LightAttention takes its encoder.
 
     Args:
-        vocab_size (`int`, *optional*, defaults to 500000):
-            Number of words, those for padding and for unknown words included.
-        embedding_size (`int`, *optional*, defaults to 300):
-            Size of the word vectors.
-        lstm_size (`int`, *optional*, defaults to 256):
-            Size of the states of each direction; the token states are twice as wide.
-        num_hidden_layers (`int`, *optional*, defaults to 1):
-            Number of LSTM layers, each in both directions.
-        embedding_dropout (`float`, *optional*, defaults to 0.2):
-            Dropout on the word vectors.
-        output_dropout (`float`, *optional*, defaults to 0.5):
-            Dropout on the token states.
-        pad_token_id (`int`, *optional*, defaults to 0):
-            Word whose vector is zero and stays so.
+        vocab_size: Number of words, those for padding and for unknown words included.
+        embedding_size: Size of the word vectors.
+        lstm_size: Size of the states of each direction; the token states are twice as wide.
+        num_hidden_layers: Number of LSTM layers, each in both directions.
+        embedding_dropout, output_dropout: Dropout on the word vectors, and on the token states.
+        pad_token_id: Word whose vector is zero and stays so.
     """
 
     model_type = "word_lstm"
@@ -43,7 +35,6 @@ class WordLSTMConfig(PreTrainedConfig):
         return 2 * self.lstm_size
 
     def validate_sizes(self):
-        """Part of the checks that `@strict` runs at construction and before saving."""
         for name in ("vocab_size", "embedding_size", "lstm_size", "num_hidden_layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")

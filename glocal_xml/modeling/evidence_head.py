@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .attention_head import ALL, Labels, WordScores
+from .attention_head import ALL, AttentionHead, Labels, WordScores
 from .fused_loss import Precisions, add_product, at_least_float
 from .linear_head import IdentityStart, LabelTable, read_table
 
@@ -27,15 +27,10 @@ class EvidenceHead(nn.Module):
     paper ([`AttentionHead`]) a label has a query alone.
 
     Args:
-        hidden_size: Size of the token states.
-        num_labels: Number of labels.
-        chunk_bytes: Memory that one chunk of labels may take; by device when left out.
-        key_size: Size of keys and queries; that of the token states when left out.
-        value_size: Size of values and output rows; that of the token states when left out.
+        hidden_size, num_labels, chunk_bytes, bias, table: As in [`LinearHead`], of token states.
+        key_size, value_size: Size of keys and queries, and of values and output rows; `hidden_size` when left out.
         tied: Whether the output row of a label is its query; needs `key_size` and `value_size` to be equal.
         temperature: Divides the scores before the softmax.
-        bias: Whether each label has a bias.
-        table: The class of the label tables.
     """
 
     def __init__(
@@ -62,6 +57,17 @@ class EvidenceHead(nn.Module):
     def forward(self, hidden_states: Tensor, mask: Tensor) -> "EvidenceScores":
         """The scores of all labels, from token states, (texts, tokens, hidden), and the mask of the real ones."""
         return EvidenceScores(self, self.key(hidden_states), self.value(hidden_states), mask)
+
+
+def word_head(
+    config: Any, num_labels: int, table: type[nn.Module], mlp_sizes: Sequence[int], **mlp: Any
+) -> EvidenceHead | AttentionHead:
+    """The head that a configuration asks for, over labels or over nodes of a tree; `mlp` are options of that form."""
+    sizes = (config.hidden_size, num_labels, config.label_chunk_bytes)
+    options = {"temperature": getattr(config, "temperature", 1.0), "bias": config.label_bias, "table": table}
+    if config.attention_scoring == "mlp":
+        return AttentionHead(*sizes, mlp_sizes, **options, **mlp)
+    return EvidenceHead(*sizes, *config.evidence_sizes, tied=config.tied_outputs, **options)
 
 
 class EvidenceScores(WordScores):
@@ -98,8 +104,7 @@ def evidence_reader(
     g a (e - sum_t a e). The tables are queries and output rows; without the latter these are the queries.
     """
     low, high, backward = precisions
-    tied = tables[1] is None
-    outputs, by_outputs = (tables[0], gradients[0]) if tied else (tables[1], gradients[1])
+    outputs, by_outputs = (tables[0], gradients[0]) if tables[1] is None else (tables[1], gradients[1])
     evidence_buffer = outputs.new_empty(most, dtype=high)
 
     def read(chunk: slice, weights: Tensor, value: Tensor, shares: Tensor) -> tuple[Tensor, Callable]:

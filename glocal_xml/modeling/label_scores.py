@@ -128,6 +128,12 @@ class MeanProbability(LabelScores):
     def all(self) -> Tensor:
         return self.combined([scores.all() for scores in self.branches.values()], slice(None))
 
+    def best(self, k: int, candidate_ids: Tensor | None = None) -> Ranking:
+        """The best labels, at most `k`, of all or of the candidates, (candidates,)."""
+        if candidate_ids is None:
+            return self.top_k(min(k, self.num_labels))
+        return self.top_k_of(candidate_ids, min(k, len(candidate_ids)))[0]
+
     def top_k_of(self, label_ids: Tensor, k: int) -> tuple[Ranking, Tensor]:
         """
         The best of chosen labels, (chosen,) or (texts, chosen), and the logits of all of them, those of the branches:

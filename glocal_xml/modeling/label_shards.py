@@ -17,14 +17,10 @@ from .modeling_base import XMTCPreTrainedModel
 
 class LabelShard:
     """
-    The run of labels whose rows this process holds.
+    The run of labels, of all that a group of processes has, whose rows this process holds.
 
-    The processes of a group share everything but the rows: texts, encoder and the rest of the heads. They stay equal
-    as long as they read the same texts in the same order, with the same dropout: seed them alike.
-
-    Args:
-        num_labels: Number of labels of all processes together.
-        group: The processes among which the labels are split, in the order of the labels.
+    The processes share everything but the rows: texts, encoder and the rest of the heads. They stay equal as long as
+    they read the same texts in the same order, with the same dropout: seed them alike.
     """
 
     def __init__(self, num_labels: int, group: "torch.distributed.ProcessGroup"):
@@ -83,11 +79,9 @@ class SplitScores(LabelScores):
         return self.shard.collect(self.own.chosen, label_ids)
 
     def attention(self, label_ids: Tensor) -> Tensor:
-        """Weights with which labels, (texts, chosen), read the tokens: (texts, chosen, tokens)."""
         return self.shard.collect(self.own.attention, label_ids)
 
     def contributions(self, label_ids: Tensor) -> Tensor:
-        """What each token adds to the logit of labels, (texts, chosen), as (texts, chosen, tokens)."""
         return self.shard.collect(self.own.contributions, label_ids)
 
     def loss(self, labels: Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> Tensor:

@@ -14,7 +14,7 @@ from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, log_
 
 class SparseLabelTable(nn.Embedding):
     """
-    Embeddings of labels whose gradient holds the rows of candidates alone; a step then costs what these cost.
+    As [`LabelTable`], but with a gradient that holds the rows of candidates alone; a step then costs what these cost.
 
     The bias is a table of its own, since it starts elsewhere.
     """
@@ -24,13 +24,11 @@ class SparseLabelTable(nn.Embedding):
         self.bias_table = nn.Embedding(num_labels, 1, sparse=True) if bias else None
 
     def rows(self, label_ids: slice | Tensor | None = None) -> Tensor:
-        """Embeddings of labels, of shape (labels, size), or that of the ids and one dimension more; all by default."""
         if isinstance(label_ids, Tensor):
             return self(label_ids)
         return self.weight if label_ids is None else self.weight[label_ids]
 
     def biases(self, label_ids: slice | Tensor | None = None) -> Tensor | None:
-        """Biases of labels, of shape (labels,) or that of the ids."""
         if self.bias_table is None:
             return None
         if isinstance(label_ids, Tensor):
@@ -43,7 +41,6 @@ class SparseLabelTable(nn.Embedding):
 
     @torch.no_grad()
     def start_biases(self, log_odds: Tensor) -> None:
-        """Starts the bias of every label at its log-odds, of shape (labels,)."""
         self.bias_table.weight.copy_(log_odds.unsqueeze(-1))
 
 

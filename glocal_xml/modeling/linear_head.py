@@ -57,8 +57,7 @@ def own_part(parameter: Tensor | None) -> Tensor | None:
         return parameter
     if parameter.device_mesh.mesh_dim_names != ("tp",):
         raise ValueError(
-            "A label table is split by something other than `tp_size`; heads over labels need a plain table: leave "
-            "them out of sharding of its own."
+            "A label table is split by something other than `tp_size`: leave heads over labels out of other sharding."
         )
     return parameter.to_local()
 
@@ -68,8 +67,8 @@ def read_table(head: nn.Module, name: str = "label_embeddings") -> tuple[nn.Modu
     table = getattr(head, name)
     if not hasattr(table, "rows") or not table.weight.is_floating_point():
         raise ValueError(
-            f"`{name}` is {type(table).__name__}; heads over labels need a plain label table of floating-point "
-            "numbers: leave this module out of adapters, quantisation and sharding of its own."
+            f"`{name}` is {type(table).__name__}; heads need a plain label table of floating-point numbers: leave it "
+            "out of adapters, quantisation and sharding of its own."
         )
     return table, table.rows(), table.biases()
 

@@ -236,22 +236,18 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
 
     @torch.no_grad()
     def score_labels(
-        self,
-        label_ids: Sequence[int] | Tensor,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        text_ids: Tensor | None = None,
+        self, label_ids: Sequence[int] | Tensor, input_ids: Tensor, *inputs: Any, **fields: Any
     ) -> dict[str, Tensor]:
         """
         Probabilities of chosen labels alone: one entry per branch and `"final"`, each of shape (texts, chosen).
 
         Args:
             label_ids: The same labels for every text, of shape (chosen,), or labels per text, (texts, chosen).
+            inputs, fields: `attention_mask` and `token_type_ids`.
         """
         label_ids = check_label_ids(label_ids, self.config.num_labels, input_ids)
         with evaluation_mode(self):
-            output = self(input_ids, attention_mask, token_type_ids, None, text_ids, candidate_ids=label_ids)
+            output = self(input_ids, *inputs, candidate_ids=label_ids, **fields)
         logits = (*output.branch_logits.unbind(dim=1), output.logits)
         return {name: scores.sigmoid() for name, scores in zip((*self.branch_names, "final"), logits, strict=True)}
 

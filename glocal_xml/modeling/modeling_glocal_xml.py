@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .attention_head import AttentionHead
 from .configuration_glocal_xml import GlocalXMLConfig
 from .encoder import EncodedTexts
-from .evidence_head import EvidenceHead
+from .evidence_head import word_head
 from .label_scores import LabelScores, MeanProbability, Ranking, XMTCOutput, mean_probability
 from .linear_head import LabelTable, LinearHead
 from .modeling_base import XMTCPreTrainedModel
@@ -31,30 +30,18 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
     config_class = GlocalXMLConfig
 
     def __init__(
-        self,
-        config: GlocalXMLConfig,
-        encoder: PreTrainedModel | None = None,
-        table: type[nn.Module] = LabelTable,
+        self, config: GlocalXMLConfig, encoder: PreTrainedModel | None = None, table: type[nn.Module] = LabelTable
     ):
         super().__init__(config, encoder)
-        size, labels, budget = config.hidden_size, config.num_labels, config.label_chunk_bytes
-        label_size = size if config.label_size is None else config.label_size
-        self.document_size = size * config.document_layers
+        labels, label_size = config.num_labels, config.label_size or config.hidden_size
+        self.document_size = config.hidden_size * config.document_layers
         self.dropout = nn.Dropout(config.document_dropout)
-        self.pooler = None
-        self.global_head = self.local_head = None
+        self.pooler = self.global_head = self.local_head = None
         if config.branches != "local":
             self.pooler = nn.Linear(self.document_size, label_size) if config.use_pooler else None
-            self.global_head = LinearHead(label_size, labels, budget, config.label_bias, table)
+            self.global_head = LinearHead(label_size, labels, config.label_chunk_bytes, config.label_bias, table)
         if config.branches != "global":
-            options = {"temperature": config.temperature, "bias": config.label_bias, "table": table}
-            if config.attention_scoring == "evidence":
-                options |= {"tied": config.tied_outputs}
-                self.local_head = EvidenceHead(size, labels, budget, *config.evidence_sizes, **options)
-            else:
-                self.local_head = AttentionHead(
-                    size, labels, budget, (config.mlp_size,), key_size=label_size, **options
-                )
+            self.local_head = word_head(config, labels, table, (config.mlp_size,), key_size=label_size)
         last = config.num_hidden_layers
         # The layers whose document tokens stand for a text, the last first; none where nothing reads them.
         reads_documents = config.branches != "local" or config.tree_levels
@@ -116,10 +103,7 @@ class Shortlist(MeanProbability):
     @torch.no_grad()
     def top_k(self, k: int) -> Ranking:
         if k > self.size:
-            raise ValueError(
-                f"`top_k` is {k}, but the shortlist holds {self.size} labels: ask for fewer, or raise "
-                "`config.shortlist`."
-            )
+            raise ValueError(f"`top_k` is {k}, but the shortlist holds {self.size} labels: raise `config.shortlist`.")
         best = self.branches["global"].top_k(min(self.size, self.num_labels))
         return self.top_k_of(best.ids, k)[0]
 

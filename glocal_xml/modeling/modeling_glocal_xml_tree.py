@@ -1,5 +1,6 @@
 """GlocalXML with a label tree, for tens of thousands of labels and more."""
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -8,7 +9,6 @@ from transformers import PreTrainedModel
 from .configuration_glocal_xml import GlocalXMLConfig
 from .label_scores import XMTCOutput
 from .label_tree import SparseLabelTable, TreeScores, search
-from .linear_head import LinearHead
 from .modeling_glocal_xml import GlocalXMLForMultiLabel
 from .modeling_tree import LabelTreeMixin
 
@@ -22,7 +22,7 @@ class GlocalXMLWithLabelTree(LabelTreeMixin, GlocalXMLForMultiLabel):
 
     def __init__(self, config: GlocalXMLConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config, encoder, SparseLabelTable)
-        self.make_label_tree(lambda *options: LinearHead(self.document_size, *options))
+        self.make_label_tree(partial(self.linear_level, self.document_size))
         self.post_init()
 
     def forward(

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from .attention_head import AttentionHead
 from .configuration_light_attention import LightAttentionConfig
-from .evidence_head import EvidenceHead
+from .evidence_head import EvidenceHead, word_head
 from .label_scores import XMTCOutput, mean_probability
 from .linear_head import LabelTable
 from .modeling_base import XMTCPreTrainedModel
@@ -35,20 +35,13 @@ class LightAttentionForMultiLabel(XMTCPreTrainedModel):
         if encoder is None and config.encoder.model_type == WordLSTMModel.config_class.model_type:
             encoder = WordLSTMModel(config.encoder)
         super().__init__(config, encoder)
-        self.head = self.make_head(config.num_labels, config.label_chunk_bytes, config.label_bias, table)
+        self.head = self.make_head(config.num_labels, table)
         self.last_layer = config.num_hidden_layers
         self.post_init()
 
-    def make_head(
-        self, num_labels: int, chunk_bytes: int | None, bias: bool, table: type[nn.Module]
-    ) -> AttentionHead | EvidenceHead:
+    def make_head(self, num_labels: int, table: type[nn.Module]) -> AttentionHead | EvidenceHead:
         """A head over labels, or over nodes of a label tree."""
-        config, size = self.config, self.config.hidden_size
-        if config.attention_scoring == "evidence":
-            options = {"tied": config.tied_outputs, "bias": bias, "table": table}
-            return EvidenceHead(size, num_labels, chunk_bytes, *config.evidence_sizes, **options)
-        options = {"bias": bias, "projections": False, "table": table}
-        return AttentionHead(size, num_labels, chunk_bytes, config.mlp_sizes, **options)
+        return word_head(self.config, num_labels, table, self.config.mlp_sizes, projections=False)
 
     def branch_heads(self) -> dict[str, nn.Module]:
         return {BRANCH: self.head}

@@ -85,44 +85,35 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
         trained = self.trained_levels() if self.training else range(self.label_level, self.label_level + 1)
-        inputs = (input_ids, attention_mask, token_type_ids, labels, self.config.num_labels)
-        texts = self._encode_levels(trained, *inputs)
-        last = texts[-1]
-        levels = {
-            name: head(encoded.hidden_states[self.last_layer], encoded.mask)
-            for (name, head), encoded in zip(self.level_heads().items(), texts, strict=False)
-            if encoded is not None
-        }
-        terms, branches = {}, {}
-        if last is not None:
-            branches = {BRANCH: self.head(last.hidden_states[self.last_layer], last.mask)}
+        texts = self._encode_levels(trained, input_ids, attention_mask, token_type_ids, labels)
+        read = [(encoded.hidden_states[self.last_layer], encoded.mask) for encoded in texts]
+        heads = zip(self.level_heads().items(), read, strict=False)
+        levels = {name: head(*states) for (name, head), states in heads}
+        # The labels are not yet trained where levels are one after the other.
+        branches = {BRANCH: self.head(*read[-1])} if len(read) > self.label_level else {}
+        terms = {}
         if labels is not None:
-            checked = next(encoded.labels for encoded in texts if encoded is not None)
             # In evaluation every level has a loss.
-            with_loss = self.trained_levels()
+            with_loss, checked = self.trained_levels(), texts[0].labels
             terms, candidates = search(self.label_tree, levels, self.config.training_beam, checked, with_loss)
-            # The labels are not yet trained where levels are one after the other.
             if self.label_level in with_loss:
                 logits = branches[BRANCH].chosen(candidates.ids)
                 terms[BRANCH] = candidates.cross_entropy(logits, candidates.are_among(checked))
         scores = TreeScores(self.label_tree, levels, branches, self.config.beam) if branches else None
-        return self.answer(scores, terms, texts, text_ids, **answering)
+        return self.answer(scores, terms, texts[0], text_ids, **answering)
 
-    def _encode_levels(self, trained: range, *inputs) -> list[EncodedTexts | None]:
-        """The texts as each level and last the labels read them; None for levels that are not needed yet."""
+    def _encode_levels(self, trained: range, *inputs: Tensor | None) -> list[EncodedTexts]:
+        """The texts as each level and last the labels read them, without levels that are not needed yet."""
         if self.level_encoders is None:
-            texts = encode_texts(self.encoder, {self.last_layer}, *inputs)
-            return [texts] * (self.label_level + 1)
-        texts: list[EncodedTexts | None] = []
-        for level, encoder in enumerate([*self.level_encoders, self.encoder]):
-            if level >= trained.stop:
-                texts.append(None)
-            elif level in trained:
-                texts.append(encode_texts(encoder, {self.last_layer}, *inputs))
+            return [self.encode({self.last_layer}, *inputs)] * (self.label_level + 1)
+        texts, num_labels = [], self.config.num_labels
+        for level, encoder in enumerate([*self.level_encoders, self.encoder][: trained.stop]):
+            if level in trained:
+                texts.append(encode_texts(encoder, {self.last_layer}, *inputs, num_labels))
             else:
                 # A level that rests always gives the same scores.
                 with torch.no_grad(), evaluation_mode(encoder):
-                    texts.append(encode_texts(encoder, {self.last_layer}, *inputs))
+                    texts.append(encode_texts(encoder, {self.last_layer}, *inputs, num_labels))
         return texts
 
 

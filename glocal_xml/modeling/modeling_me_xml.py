@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from .attention_head import AttentionHead
 from .configuration_me_xml import MEXMLConfig
 from .encoder import EncodedTexts
-from .evidence_head import EvidenceHead
+from .evidence_head import word_head
 from .fused_loss import binary_cross_entropy_pair
 from .label_scores import LabelScores, XMTCOutput, check_label_counts, mean_probability
 from .linear_head import IdentityStart, LabelTable, LinearHead, LinearScores
@@ -53,20 +52,16 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
         self, config: MEXMLConfig, encoder: PreTrainedModel | None = None, table: type[nn.Module] = LabelTable
     ):
         super().__init__(config, encoder)
-        size, labels, budget = config.hidden_size, config.num_labels, config.label_chunk_bytes
+        size, labels = config.hidden_size, config.num_labels
         self.parsed_experts = config.parsed_experts
         self.experts = nn.ModuleDict()
         for expert in self.parsed_experts:
             if expert.kind == "D":
                 width = size if config.document_mlp_size is None else config.document_mlp_size
-                inputs = size * len(expert.layers)
-                head = DocumentExpert(inputs, width, labels, budget, config.label_bias, table)
-            elif config.attention_scoring == "evidence":
-                sizes, tied = config.evidence_sizes, config.tied_outputs
-                head = EvidenceHead(size, labels, budget, *sizes, tied, bias=config.label_bias, table=table)
+                options = (labels, config.label_chunk_bytes, config.label_bias, table)
+                head = DocumentExpert(size * len(expert.layers), width, *options)
             else:
-                options = {"bias": config.label_bias, "projections": False, "table": table}
-                head = AttentionHead(size, labels, budget, (config.mlp_size,), **options)
+                head = word_head(config, labels, table, (config.mlp_size,), projections=False)
             self.experts[expert.name] = head
         self.layers = {layer for expert in self.parsed_experts for layer in expert.layers}
         self.register_buffer("label_counts", torch.zeros(labels, dtype=torch.long))
@@ -183,11 +178,7 @@ def collaborative_loss(experts: list[LabelScores], labels: Tensor) -> Tensor:
 
 
 def bernoulli_kl(first: Tensor, second: Tensor) -> Tensor:
-    """
-    KL divergence of two Bernoulli distributions given by logits, elementwise (eq. 7 and 8).
-
-    Without a probability in a logarithm it stays finite where sigmoids are 0 or 1.
-    """
+    """KL divergence of two Bernoulli distributions given by logits, elementwise and always finite (eq. 7 and 8)."""
     log_sigmoid = nn.functional.logsigmoid
     one = first.sigmoid() * (log_sigmoid(first) - log_sigmoid(second))
     zero = (-first).sigmoid() * (log_sigmoid(-first) - log_sigmoid(-second))
@@ -199,10 +190,7 @@ def diversity_loss(expert_logits: list[Tensor], label_counts: Tensor, is_label: 
     Minus the weighted KL divergence of the experts on the positive labels (eq. 6 and 9): the sum over the labels of a
     text, the mean over texts and, beyond the two experts of the paper, over the pairs in their order.
 
-    Args:
-        expert_logits: Logits of each expert, of shape (texts, labels).
-        label_counts: Training texts of each of these labels, (texts, labels).
-        is_label: Which of them are labels of their text, (texts, labels); the others do not count.
+    All arguments are of shape (texts, labels); those of `label_counts` that are not labels of their text do not count.
     """
     total = expert_logits[0].new_zeros(())
     pairs = list(combinations(expert_logits, 2))

@@ -1,5 +1,6 @@
 """ME-XML with a label tree, for tens of thousands of labels and more."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,6 @@ from transformers import PreTrainedModel
 from .configuration_me_xml import MEXMLConfig
 from .label_scores import XMTCOutput
 from .label_tree import SparseLabelTable, TreeScores, search
-from .linear_head import LinearHead
 from .modeling_me_xml import MEXMLForMultiLabel
 from .modeling_tree import LabelTreeMixin
 
@@ -24,7 +24,7 @@ class MEXMLWithLabelTree(LabelTreeMixin, MEXMLForMultiLabel):
         super().__init__(config, encoder, SparseLabelTable)
         self.last_layer = config.num_hidden_layers
         self.layers.add(self.last_layer)
-        self.make_label_tree(lambda *options: LinearHead(config.hidden_size, *options))
+        self.make_label_tree(partial(self.linear_level, config.hidden_size))
         self.post_init()
 
     def forward(

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .label_tree import CandidateTree, SparseLabelTable
-from .linear_head import LabelTable
+from .linear_head import LabelTable, LinearHead
 
 
 class LabelTreeMixin:
@@ -22,20 +22,18 @@ class LabelTreeMixin:
     Label tables have sparse gradients ([`SparseLabelTable`]): a step costs what its candidates cost.
     """
 
-    def make_label_tree(self, make_head: Callable[..., nn.Module]) -> None:
-        """
-        The tree, and heads over the nodes of its levels.
-
-        Args:
-            make_head: From a number of nodes, `chunk_bytes`, `bias` and the class of the table, a head over them.
-        """
-        config = self.config
-        self.label_tree = CandidateTree(config.num_labels, config.tree_levels)
+    def make_label_tree(self, make_head: Callable[[int, type[nn.Module]], nn.Module]) -> None:
+        """The tree, and heads over the nodes of its levels, made from a number of nodes and the class of a table."""
+        self.label_tree = CandidateTree(self.config.num_labels, self.config.tree_levels)
         # All nodes of the first level are scored, of the others candidates.
         self.level_classifiers = nn.ModuleList(
-            make_head(size, config.label_chunk_bytes, config.label_bias, SparseLabelTable if level else LabelTable)
-            for level, size in enumerate(config.tree_levels)
+            make_head(size, SparseLabelTable if level else LabelTable)
+            for level, size in enumerate(self.config.tree_levels)
         )
+
+    def linear_level(self, size: int, num_nodes: int, table: type[nn.Module]) -> LinearHead:
+        """A head over the nodes of a level, from document embeddings of the given size."""
+        return LinearHead(size, num_nodes, self.config.label_chunk_bytes, self.config.label_bias, table)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):

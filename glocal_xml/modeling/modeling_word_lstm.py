@@ -62,17 +62,10 @@ class WordLSTMModel(PreTrainedModel):
         attention_mask: Tensor | None = None,
         output_hidden_states: bool | list[int] | None = None,
     ) -> BaseModelOutput:
-        """
-        Args:
-            input_ids: Word ids, of shape (texts, words).
-            attention_mask: 1 for words, 0 for padding on the right.
-            output_hidden_states: Refused: the states inside the LSTM are not kept.
-        """
+        """Takes word ids, (texts, words), padded on the right; the states inside the LSTM are not kept."""
         if output_hidden_states:
-            raise ValueError(
-                "word_lstm only gives its last layer: let the model read layer "
-                f"{self.config.num_hidden_layers} of it, or take another encoder."
-            )
+            last = self.config.num_hidden_layers
+            raise ValueError(f"word_lstm only gives its last layer: read layer {last} of it, or take another encoder.")
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.ne(0).long()
         if (attention_mask.diff(dim=1) > 0).any():
             raise ValueError("word_lstm reads words from the first column on: pad texts on the right.")

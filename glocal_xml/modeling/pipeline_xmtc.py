@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import Pipeline
 from transformers.dynamic_module_utils import custom_object_save
@@ -112,7 +112,12 @@ class ExtremeMultiLabelPipeline(Pipeline):
             raise ValueError(f"`windows` must be one of {', '.join(WINDOW_SCORES)}, or None, got {windows!r}.")
         temperature = None
         if calibrated or threshold == CALIBRATED:
-            calibration = self._calibration()
+            calibration = self.model.config.calibration
+            if calibration is None:
+                raise ValueError(
+                    "This model is not calibrated: run `glocal-xml calibrate MODEL FILE` on texts held out, or give a "
+                    "threshold of your own."
+                )
             temperature = calibration["temperature"]
             threshold = calibration["threshold"] if threshold == CALIBRATED else threshold
         elif calibrated is False:
@@ -135,14 +140,6 @@ class ExtremeMultiLabelPipeline(Pipeline):
         )
         # What a call leaves out is as it was when the pipeline was made.
         return tuple({name: value for name, value in stage.items() if value is not None} for stage in stages)
-
-    def _calibration(self) -> dict[str, Any]:
-        if self.model.config.calibration is None:
-            raise ValueError(
-                "This model is not calibrated: run `glocal-xml calibrate MODEL FILE` on texts held out, or ask for "
-                "scores as they are and a threshold of your own."
-            )
-        return self.model.config.calibration
 
     def _label_ids(self, names: list[str]) -> list[int]:
         """The ids of labels that are given by name."""
@@ -171,7 +168,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
 
     def preprocess(
         self, text: str, windows: str | None = None, window_overlap: int | None = None
-    ) -> list[dict[str, torch.Tensor]]:
+    ) -> list[dict[str, Tensor]]:
         """Tokens of the windows of a text, or of its start alone."""
         if not isinstance(text, str):
             raise ValueError(f"A text must be a string, got {type(text).__name__}: {text!r}.")
@@ -184,43 +181,32 @@ class ExtremeMultiLabelPipeline(Pipeline):
         return [{name: torch.tensor(window[name]) for name in names} for window in tokens]
 
     def get_iterator(
-        self,
-        inputs: Any,
-        num_workers: int,
-        batch_size: int,
-        preprocess_params: dict[str, Any],
-        forward_params: dict[str, Any],
-        postprocess_params: dict[str, Any],
+        self, inputs: Any, num_workers: int, batch_size: int, *options_of_stages: dict[str, Any]
     ) -> PipelineIterator:
+        preprocess, forward, postprocess = options_of_stages
         # As the base class does it, but for batches: a text may have several rows of tokens.
         dataset_class = PipelineDataset if isinstance(inputs, Sized) else PipelineIterator
-        dataset = dataset_class(inputs, self.preprocess, preprocess_params)
+        dataset = dataset_class(inputs, self.preprocess, preprocess)
         loader = DataLoader(dataset, num_workers=num_workers, batch_size=batch_size, collate_fn=list)
-        outputs = PipelineIterator(loader, self.forward, forward_params, loader_batch_size=batch_size)
-        return PipelineIterator(outputs, self.postprocess, postprocess_params)
+        outputs = PipelineIterator(loader, self.forward, forward, loader_batch_size=batch_size)
+        return PipelineIterator(outputs, self.postprocess, postprocess)
 
-    def run_single(
-        self,
-        inputs: str,
-        preprocess_params: dict[str, Any],
-        forward_params: dict[str, Any],
-        postprocess_params: dict[str, Any],
-    ) -> list[dict[str, Any]]:
-        outputs = self.forward([self.preprocess(inputs, **preprocess_params)], **forward_params)
-        return self.postprocess(outputs, **postprocess_params)
+    def run_single(self, inputs: str, *options_of_stages: dict[str, Any]) -> list[dict[str, Any]]:
+        preprocess, forward, postprocess = options_of_stages
+        return self.postprocess(self.forward([self.preprocess(inputs, **preprocess)], **forward), **postprocess)
 
     def get_inference_context(self) -> Any:
         return torch.inference_mode
 
     def _forward(
         self,
-        texts: list[list[dict[str, torch.Tensor]]],
+        texts: list[list[dict[str, Tensor]]],
         top_k: int | None = None,
         candidate_ids: list[int] | None = None,
         branch_scores: bool = False,
         windows: str | None = None,
         open_end: bool = False,
-    ) -> dict[str, torch.Tensor]:
+    ) -> dict[str, Tensor]:
         """Ids and scores of the best labels of each text, and those of branches, from the tokens of its windows."""
         counts, rows = [len(text) for text in texts], [window for text in texts for window in text]
         fields = {name: _padded([row[name] for row in rows]) for name in rows[0]}
@@ -234,10 +220,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
             found = best_of_windows(self.model, fields, counts, windows, top_k, candidate_ids)
             return {"ids": found.ids, "scores": found.scores, "branches": found.branch_scores}
         scores = self.model(**fields, output_logits=False, output_scores=True).scores
-        if candidate_ids is None:
-            best = scores.top_k(min(top_k, scores.num_labels))
-        else:
-            best, _ = scores.top_k_of(candidate_ids, min(top_k, len(candidate_ids)))
+        best = scores.best(top_k, candidate_ids)
         outputs = {"ids": best.ids, "scores": best.logits.sigmoid()}  # (texts, top_k)
         if branch_scores:
             logits = [branch.chosen(best.ids) for branch in scores.branches.values()]
@@ -246,7 +229,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
 
     def postprocess(
         self,
-        outputs: dict[str, torch.Tensor],
+        outputs: dict[str, Tensor],
         threshold: float = 0.0,
         temperature: float | None = None,
         branch_scores: bool = False,
@@ -265,12 +248,12 @@ class ExtremeMultiLabelPipeline(Pipeline):
         return rows
 
 
-def calibrated(probabilities: torch.Tensor, temperature: float) -> torch.Tensor:
+def calibrated(probabilities: Tensor, temperature: float) -> Tensor:
     """Probabilities whose log-odds are divided by a temperature (Guo et al., arXiv:1706.04599); no rank changes."""
     return (probabilities.logit() / temperature).sigmoid()
 
 
-def _padded(rows: list[torch.Tensor]) -> torch.Tensor:
+def _padded(rows: list[Tensor]) -> Tensor:
     """Rows of tokens as one tensor; what stands in the padding does not count."""
     return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 

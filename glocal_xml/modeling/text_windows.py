@@ -53,19 +53,13 @@ def checked_overlap(overlap: int | None, max_length: int) -> int:
 
 def text_windows(tokenizer: PreTrainedTokenizerBase, text: str, max_length: int, overlap: int) -> list[TokenFields]:
     """
-    Tokens of windows that together cover a text. Windows start and end between words, so that every word is whole in
-    one of them, unless it is longer than a window.
+    Tokens of windows that together cover a text, each of at most `max_length`, special ones included.
 
-    Args:
-        tokenizer: A fast tokenizer.
-        text: The text.
-        max_length: Most tokens of a window, special ones included.
-        overlap: How many tokens a window shares with the one before, at most: it starts at a word.
+    Windows start and end between words, so that every word is whole in one of them, unless it is longer than a window.
+    Each shares at most `overlap` tokens with the one before.
     """
     if not tokenizer.is_fast:
-        raise ValueError(
-            f"Windows need a fast tokenizer, which knows where words end; got {type(tokenizer).__name__}."
-        )
+        raise ValueError(f"Windows need a fast tokenizer, to know where words end; got {type(tokenizer).__name__}.")
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     size = max_length - tokenizer.num_special_tokens_to_add()
     if size < 1:
@@ -86,12 +80,8 @@ def text_windows(tokenizer: PreTrainedTokenizerBase, text: str, max_length: int,
 
 def window_runs(words: Sequence[int | None], size: int, overlap: int) -> list[tuple[int, int]]:
     """
-    Runs of at most `size` tokens, as first and end, that cover all tokens and every word that fits whole.
-
-    Args:
-        words: The word that each token belongs to.
-        size: Most tokens of a run.
-        overlap: How many tokens of the run before a run starts with, at most.
+    Runs of at most `size` tokens, as first and end, that cover all tokens and every word that fits whole; a run starts
+    with at most `overlap` tokens of the one before. `words` has the word that each token belongs to.
     """
     starts = [i == 0 or word is None or word != words[i - 1] for i, word in enumerate(words)] + [True]
     runs, first = [], 0
@@ -149,33 +139,24 @@ def best_of_windows(
     parts = zip(*(values.split(_WINDOWS_AT_ONCE) for values in fields.values()), strict=True)
     batches = [dict(zip(fields, part, strict=True)) for part in parts]
     scores = [model(**batch, output_logits=False, output_scores=True).scores for batch in batches]
-    best = [_best_of_each(part, top_k, candidate_ids) for part in scores]
+    best = [part.best(top_k, candidate_ids) for part in scores]
+    # Of each window and of each of its branches: (windows, labels).
+    best = [torch.cat([one.ids, *([] if one.branch_ids is None else one.branch_ids.unbind(1))], dim=1) for one in best]
     found = [ids.unique() for ids in torch.cat(best).split(list(counts))]  # in order, of each text
     # The labels of its text for every window; the last one repeated where others have more.
     most = max(len(ids) for ids in found)
     rows = torch.stack([nn.functional.pad(ids[None], (0, most - len(ids)), "replicate")[0] for ids in found])
     rows = rows.repeat_interleave(torch.tensor(counts, device=rows.device), dim=0).split(_WINDOWS_AT_ONCE)
-    logits = torch.cat(
-        [
-            torch.stack([branch.chosen(ids) for branch in part.branches.values()])
-            for part, ids in zip(scores, rows, strict=True)
-        ],
-        dim=1,
-    )  # (branches, windows, labels)
+    parts = [
+        torch.stack([branch.chosen(ids) for branch in part.branches.values()])
+        for part, ids in zip(scores, rows, strict=True)
+    ]
+    logits = torch.cat(parts, dim=1)  # (branches, windows, labels)
     texts = [
         _best_of_text(scores[0], ids, of_text[..., : len(ids)], score, top_k)
         for ids, of_text in zip(found, logits.split(list(counts), dim=1), strict=True)
     ]
     return WindowLabels(*(torch.stack(values) for values in zip(*texts, strict=True)))
-
-
-def _best_of_each(scores: MeanProbability, top_k: int, candidate_ids: Tensor | None) -> Tensor:
-    """The best labels of each window and of each branch, of shape (windows, labels)."""
-    if candidate_ids is None:
-        best = scores.top_k(min(top_k, scores.num_labels))
-    else:
-        best, _ = scores.top_k_of(candidate_ids, min(top_k, len(candidate_ids)))
-    return best.ids if best.branch_ids is None else torch.cat([best.ids, best.branch_ids.flatten(1)], dim=1)
 
 
 def _best_of_text(
@@ -191,8 +172,6 @@ def _best_of_text(
         final, window = final.max(dim=0)
         shares = branches.gather(1, window.expand(len(branches), 1, -1)).squeeze(1)  # (branches, labels)
         alone = branches.amax(dim=1)
-    best = TopLabels(min(top_k, len(label_ids)))
     # Columns, since what the branches bring is wanted too; they are in the order of the ids.
-    best.update(torch.cat([final[None], alone]), 0)
-    scores, columns = best.result()
+    scores, columns = TopLabels(top_k).update(torch.cat([final[None], alone]), 0).result()
     return label_ids[columns[0]], scores[0], shares[:, columns[0]].T, label_ids[columns[1:]]
