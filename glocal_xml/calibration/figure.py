@@ -10,7 +10,6 @@ import numpy as np
 from glocal_xml.atomic_file import write_atomically
 
 from .candidates import ScoredLabels
-from .fit import at_temperature
 from .quality import brier_score, expected_calibration_error, reliability_bins
 
 # Of Okabe and Ito, told apart with any colour vision.
@@ -30,23 +29,26 @@ def check_figure(path: str | os.PathLike) -> None:
         raise ValueError(f"There is no folder for the figure {os.fspath(path)!r}: make it first.")
 
 
-def write_figure(path: str | os.PathLike, pairs: ScoredLabels, calibration: dict[str, Any], title: str) -> None:
+def write_figure(
+    path: str | os.PathLike, before: ScoredLabels, after: ScoredLabels, blend: dict[str, Any], title: str
+) -> None:
     """
-    Draws scores against the share of labels that are true, before and after calibration, with the size of each bin.
+    Draws scores against the share of labels that are true, before and after a fit, with the size of each bin.
 
     Args:
         path: File to write; its ending decides the format.
-        pairs: The best labels of texts, best of others than the calibration was fitted on.
-        calibration: Its temperature and threshold.
+        before: The best labels of texts with the probabilities that they had.
+        after: The same with those of the blend; best of other texts than it was fitted on.
+        blend: What was fitted; its threshold is drawn.
         title: What the texts are.
     """
     check_figure(path)
     from matplotlib.figure import Figure
 
-    temperature, threshold = calibration["temperature"], calibration["threshold"]
+    threshold = blend["threshold"]
     canvas = Figure(figsize=(9, 6), layout="constrained")
     axes = canvas.subplots(2, 2, sharex=True, sharey="row", height_ratios=[3, 1])
-    columns = {"before": pairs, f"after, temperature {temperature:.2f}": at_temperature(pairs, temperature)}
+    columns = {"before": before, "after": after}
     for (name, shown), (upper, lower) in zip(columns.items(), axes.T, strict=True):
         bins = reliability_bins(shown.scores, shown.is_true)
         upper.plot([0, 1], [0, 1], color=_GREY, linestyle="--", label="as probabilities would be")

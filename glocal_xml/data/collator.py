@@ -25,7 +25,10 @@ class XMTCCollator:
     pad_to_multiple_of: int | None = None
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Returns the token fields and, where the rows have labels, `labels` of shape (texts, most positives)."""
+        """
+        Returns the token fields and, where the rows have them, `labels` of shape (texts, most positives) and
+        `text_ids`, the ids of all tokens of each text.
+        """
         if not rows:
             raise ValueError("the batch has no rows; give at least one")
         if any("input_ids" not in row for row in rows):
@@ -33,18 +36,21 @@ class XMTCCollator:
         fields = [name for name in self.tokenizer.model_input_names if all(name in row for row in rows)]
         tokens = {name: [row[name] for row in rows] for name in fields}
         batch = dict(self.tokenizer.pad(tokens, pad_to_multiple_of=self.pad_to_multiple_of, return_tensors="pt"))
+        if all("text_ids" in row for row in rows):
+            # At least one column, for texts without a token.
+            batch["text_ids"] = self.padded_ids([row["text_ids"] for row in rows])
         labelled = sum("labels" in row for row in rows)
         if labelled not in (0, len(rows)):
             raise ValueError(f"{labelled} of {len(rows)} rows have labels; give all of them labels, or none")
         if labelled:
-            batch["labels"] = self.padded_labels([row["labels"] for row in rows])
+            batch["labels"] = self.padded_ids([row["labels"] for row in rows])
         return batch
 
     @staticmethod
-    def padded_labels(label_ids: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Label ids of each text as one tensor, padded by -100."""
-        width = max(1, max(len(ids) for ids in label_ids))
-        labels = torch.full((len(label_ids), width), _NO_LABEL, dtype=torch.int64)
-        for row, ids in zip(labels, label_ids, strict=True):
+    def padded_ids(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Ids of each text as one tensor, padded by -100."""
+        width = max(1, max(len(ids) for ids in rows))
+        padded = torch.full((len(rows), width), _NO_LABEL, dtype=torch.int64)
+        for row, ids in zip(padded, rows, strict=True):
             row[: len(ids)] = torch.as_tensor(ids, dtype=torch.int64)
-        return labels
+        return padded

@@ -60,6 +60,12 @@ class BlendPairs:
             true_per_label=np.bincount(true, minlength=num_labels),
         )
 
+    def blended(self, blend: dict[str, Any], branch_names: Sequence[str], log_frequencies: np.ndarray) -> np.ndarray:
+        """The logits of the pairs in a blend, (pairs,)."""
+        weights = blend["weights"]
+        total = self.logits @ np.array([weights.get(name, 0.0) for name in branch_names])
+        return total + weights.get(FREQUENCY, 0.0) * log_frequencies[self.labels] + weights.get(BIAS, 0.0)
+
 
 @torch.no_grad()
 def blend_pairs(

@@ -51,11 +51,9 @@ class ExtremeMultiLabelPipeline(Pipeline):
             inputs: A text, or several.
             top_k (`int`, *optional*): Most labels of a text; `config.top_k` by default, with a threshold 100.
             threshold (`float` or `"calibrated"`, *optional*): Leaves out labels that score less; `"calibrated"` stands
-                for the threshold that calibration found, on calibrated scores.
+                for the threshold that was fitted on held-out texts.
             candidate_labels (`list[str]`, *optional*): Names of the labels to choose from; all by default.
-            branch_scores (`bool`, *optional*): Whether to give the score of each branch or expert too, as it is
-                before calibration.
-            calibrated (`bool`, *optional*): Whether scores are to be calibrated ones.
+            branch_scores (`bool`, *optional*): Whether to give the score of each head and expert too.
             windows (`str`, *optional*): How a text longer than the model reads is scored: not at all beyond that by
                 default; by windows over all of it, the score of a label being the `"max"` or the `"mean"` of them. The
                 labels of a text are found among the best of its windows.
@@ -91,7 +89,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
     @property
     def max_length(self) -> int | None:
         """Most tokens of a text that the model reads; `None` where there is no limit."""
-        limit = position_limit(self.model.encoder)
+        limit = None if self.model.encoder is None else position_limit(self.model.encoder)
         length = min(self.tokenizer.model_max_length, self.tokenizer.model_max_length if limit is None else limit)
         # What tokenizers say that were not told of any.
         return None if length > 10**9 else length
@@ -102,7 +100,6 @@ class ExtremeMultiLabelPipeline(Pipeline):
         threshold: float | str | None = None,
         candidate_labels: list[str] | None = None,
         branch_scores: bool | None = None,
-        calibrated: bool | None = None,
         windows: str | None = None,
         window_overlap: int | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -110,19 +107,13 @@ class ExtremeMultiLabelPipeline(Pipeline):
             raise ValueError(f"`top_k` must be a whole number of at least 1, got {top_k!r}.")
         if windows not in (None, *WINDOW_SCORES):
             raise ValueError(f"`windows` must be one of {', '.join(WINDOW_SCORES)}, or None, got {windows!r}.")
-        temperature = None
-        if calibrated or threshold == CALIBRATED:
-            calibration = self.model.config.calibration
-            if calibration is None:
+        if threshold == CALIBRATED:
+            if self.model.config.blend is None:
                 raise ValueError(
-                    "This model is not calibrated: run `glocal-xml calibrate MODEL FILE` on texts held out, or give a "
-                    "threshold of your own."
+                    "This model has no fitted threshold: run `glocal-xml calibrate MODEL FILE` on held-out texts, or "
+                    "give a number."
                 )
-            temperature = calibration["temperature"]
-            threshold = calibration["threshold"] if threshold == CALIBRATED else threshold
-        elif calibrated is False:
-            # Which changes nothing, also where the pipeline was made for calibrated scores.
-            temperature = 1.0
+            threshold = self.model.config.blend["threshold"]
         if threshold is not None and not (isinstance(threshold, int | float) and 0 <= threshold <= 1):
             raise ValueError(f"`threshold` must lie in 0 to 1, or be {CALIBRATED!r}, got {threshold!r}.")
         candidate_ids = None if candidate_labels is None else self._label_ids(candidate_labels)
@@ -136,7 +127,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
                 # A threshold decides how many labels a text has, not the configuration.
                 "open_end": None if threshold is None else True,
             },
-            {"threshold": threshold, "temperature": temperature, "branch_scores": branch_scores},
+            {"threshold": threshold, "branch_scores": branch_scores},
         )
         # What a call leaves out is as it was when the pipeline was made.
         return tuple({name: value for name, value in stage.items() if value is not None} for stage in stages)
@@ -178,7 +169,14 @@ class ExtremeMultiLabelPipeline(Pipeline):
         else:
             tokens = text_windows(self.tokenizer, text, max_length, checked_overlap(window_overlap, max_length))
         names = [name for name in ("input_ids", "token_type_ids") if name in tokens[0]]
-        return [{name: torch.tensor(window[name]) for name in names} for window in tokens]
+        rows = [{name: torch.tensor(window[name]) for name in names} for window in tokens]
+        if self.model.text_experts() and max_length is not None:
+            # Experts count the whole text; where nothing was cut off, that is what the encoder reads.
+            is_cut = len(tokens) > 1 or len(tokens[0]["input_ids"]) >= max_length
+            whole = self.tokenizer(text, add_special_tokens=False, verbose=False) if is_cut else tokens[0]
+            for row in rows:
+                row["text_ids"] = torch.tensor(whole["input_ids"], dtype=torch.long)
+        return rows
 
     def get_iterator(
         self, inputs: Any, num_workers: int, batch_size: int, *options_of_stages: dict[str, Any]
@@ -209,7 +207,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
     ) -> dict[str, Tensor]:
         """Ids and scores of the best labels of each text, and those of branches, from the tokens of its windows."""
         counts, rows = [len(text) for text in texts], [window for text in texts for window in text]
-        fields = {name: _padded([row[name] for row in rows]) for name in rows[0]}
+        fields = {name: _padded([row[name] for row in rows], -100 * (name == "text_ids")) for name in rows[0]}
         fields["attention_mask"] = _padded([torch.ones_like(row["input_ids"]) for row in rows])
         if top_k is None:
             shortlist = getattr(self.model.config, "shortlist", None) or _MOST_LABELS
@@ -228,17 +226,12 @@ class ExtremeMultiLabelPipeline(Pipeline):
         return outputs
 
     def postprocess(
-        self,
-        outputs: dict[str, Tensor],
-        threshold: float = 0.0,
-        temperature: float | None = None,
-        branch_scores: bool = False,
+        self, outputs: dict[str, Tensor], threshold: float = 0.0, branch_scores: bool = False
     ) -> list[dict[str, Any]]:
         """Names and scores of the best labels of one text."""
-        scores = outputs["scores"][0] if temperature is None else calibrated(outputs["scores"][0], temperature)
         rows = [
             {"label": self._label_name(label), "score": score}
-            for label, score in zip(outputs["ids"][0].tolist(), scores.tolist(), strict=True)
+            for label, score in zip(outputs["ids"][0].tolist(), outputs["scores"][0].tolist(), strict=True)
             if score >= threshold
         ]
         if branch_scores:
@@ -248,14 +241,9 @@ class ExtremeMultiLabelPipeline(Pipeline):
         return rows
 
 
-def calibrated(probabilities: Tensor, temperature: float) -> Tensor:
-    """Probabilities whose log-odds are divided by a temperature (Guo et al., arXiv:1706.04599); no rank changes."""
-    return (probabilities.logit() / temperature).sigmoid()
-
-
-def _padded(rows: list[Tensor]) -> Tensor:
-    """Rows of tokens as one tensor; what stands in the padding does not count."""
-    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
+def _padded(rows: list[Tensor], padding: int = 0) -> Tensor:
+    """Rows of tokens as one tensor."""
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)
 
 
 __all__ = ["ExtremeMultiLabelPipeline"]

@@ -30,7 +30,8 @@ class ModelArguments:
         default=None,
         metadata={
             "help": "Encoder a new model starts from: a folder, a Hub id, `minilm` for the one that the extra "
-            "`minilm` installs, or `word_lstm` for one made from the training texts and word vectors."
+            "`minilm` installs, `word_lstm` for one made from the training texts and word vectors, or `none` for a "
+            "model of experts alone, with the tokenizer of `minilm`."
         },
     )
     model: str | None = field(
@@ -47,6 +48,13 @@ class ModelArguments:
             'tree with, as JSON: \'{"cluster_size": 100, "height": 1, "branching": 16, "features": "texts", '
             "\"seed\": 0}' ('{}' for these, their defaults; features may be texts, names or text_embeddings), or the "
             "label_tree.npz of another run. For tens of thousands of labels and more."
+        },
+    )
+    experts: list[str] = field(
+        default_factory=lambda: ["lexical", "memory"],
+        metadata={
+            "help": "Experts beside the heads of the family, fitted on the training texts in seconds to minutes: "
+            "`lexical` (a linear model over tokens), `memory` (similar training texts), or `none`."
         },
     )
     encoder_options: dict | str | None = field(
@@ -66,8 +74,10 @@ class ModelArguments:
             self.label_tree = read_dict("label_tree", self.label_tree)
         if self.model_type not in MODEL_TYPES:
             raise ValueError(f"`model_type` must be one of {', '.join(MODEL_TYPES)}, got {self.model_type!r}.")
-        if self.model is not None and self.encoder is not None:
-            raise ValueError("Pass `encoder` to start a new model or `model` to use a trained one, not both.")
+        self.experts = [name for name in self.experts if name != "none"]
+        unknown = [name for name in self.experts if name not in ("lexical", "memory")]
+        if unknown:
+            raise ValueError(f"`experts` must be among lexical, memory and none, got {', '.join(unknown)}.")
         if self.model is not None and self.label_tree is not None:
             raise ValueError("`label_tree` is for new models; a trained model keeps the tree it has.")
 
@@ -84,7 +94,10 @@ class DataArguments:
     )
     validation_size: float | None = field(
         default=None,
-        metadata={"help": "Without a validation file: share (below 1) or number of training texts to hold out."},
+        metadata={
+            "help": "Without a validation file: share (below 1) or number of training texts to hold out; by default a "
+            "tenth, at most 1,000, where experts or heads are to be weighed, and 0 for none."
+        },
     )
     test_file: str | None = field(default=None, metadata={"help": "Texts with labels to evaluate the final model on."})
     predict_file: str | None = field(default=None, metadata={"help": "Texts to predict labels for; labels optional."})
@@ -107,6 +120,20 @@ class DataArguments:
     label_names_file: str | None = field(
         default=None,
         metadata={"help": "All labels there are, one per line: a taxonomy with more labels than the training texts."},
+    )
+    label_texts: bool = field(
+        default=True,
+        metadata={
+            "help": "Names of labels are training texts of the experts too, where they are words and not codes; a "
+            "help for rare labels."
+        },
+    )
+    label_texts_file: str | None = field(
+        default=None,
+        metadata={
+            "help": "Names of labels in words, where the labels are codes: a line for each, with the label, its name "
+            "and, where there are some, other names (separated by `;`), with tabs between; may be gzipped."
+        },
     )
     bad_rows: str = field(
         default="error", metadata={"help": "`error` stops at a bad row and names it, `skip` counts and reports them."}
@@ -171,12 +198,27 @@ class XMTCTrainingArguments(TrainingArguments):
     metrics_at: list[int] = field(default_factory=lambda: [1, 3, 5], metadata={"help": "The k of P@k and the others."})
     propensity_a: float = field(default=0.55, metadata={"help": "A of the propensity model behind PSP@k."})
     propensity_b: float = field(default=1.5, metadata={"help": "B of the propensity model behind PSP@k."})
-    calibrate: str | None = field(
+    minutes: float | None = field(
         default=None,
         metadata={
-            "help": "In the end, fit a temperature and a threshold for scores on the validation texts and keep them "
-            f"with the model: the threshold with the highest F1 of this mean, {', '.join(F_KINDS)}."
+            "help": "Train for so many minutes: experts on all texts, then the heads and the encoder on as many as "
+            "the time allows. Reading and tokenising count, the evaluation of test texts does not."
         },
+    )
+    blend: bool = field(
+        default=True,
+        metadata={
+            "help": "In the end, weigh heads and experts on the validation texts, which makes scores probabilities; "
+            "else a score is the mean over all of them, as in the papers."
+        },
+    )
+    threshold_f: str = field(
+        default="micro",
+        metadata={"help": f"The threshold of the blend has the highest F1 of this mean: {', '.join(F_KINDS)}."},
+    )
+    refit_experts: bool = field(
+        default=True,
+        metadata={"help": "In the end, fit the experts again with the validation texts among the training texts."},
     )
     resume_from_checkpoint: str | None = field(
         default=None, metadata={"help": "Go on with a run: `last` for its newest whole checkpoint, or a path."}
@@ -243,8 +285,10 @@ class XMTCTrainingArguments(TrainingArguments):
         self.metrics_at = [self.metrics_at] if isinstance(self.metrics_at, int) else sorted(set(self.metrics_at))
         if not self.metrics_at or min(self.metrics_at) < 1:
             raise ValueError(f"`metrics_at` must hold numbers of at least 1, got {self.metrics_at}.")
-        if self.calibrate not in (None, *F_KINDS):
-            raise ValueError(f"`calibrate` must be one of {', '.join(F_KINDS)}, got {self.calibrate!r}.")
+        if self.threshold_f not in F_KINDS:
+            raise ValueError(f"`threshold_f` must be one of {', '.join(F_KINDS)}, got {self.threshold_f!r}.")
+        if self.minutes is not None and self.minutes <= 0:
+            raise ValueError(f"`minutes` must be above 0, got {self.minutes}.")
         self.module_learning_rates = {
             pattern: float(rate)
             for pattern, rate in read_dict("module_learning_rates", self.module_learning_rates).items()

@@ -1,6 +1,7 @@
 """What a run needs before it can train: checked arguments, texts with a label space, and a model."""
 
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,33 @@ from glocal_xml.data import (
     load_xmtc_dataset,
     split_validation,
 )
-from glocal_xml.modeling import FAMILIES, AttentionConfig, XMTCConfig, XMTCPreTrainedModel
+from glocal_xml.modeling import (
+    FAMILIES,
+    AttentionConfig,
+    TextExpertsConfig,
+    TextExpertsForMultiLabel,
+    XMTCConfig,
+    XMTCPreTrainedModel,
+)
+from glocal_xml.modeling.configuration_base import make_config
 from glocal_xml.modeling.encoder import position_limit
 from glocal_xml.pretrained import minilm_path
 from glocal_xml.trained_model import plain_model_errors, trained_config, trained_tokenizer
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+from .experts_of_run import held_out_texts
 from .report import FINAL, branch_metrics
 from .word_encoder import WORD_ENCODER, check_word_options, make_word_encoder, make_word_tokenizer
 
 logger = logging.getLogger(__name__)
 
+# Of a pretrained encoder and of tables of labels (benchmarks/branches.py).
+_RATES = {"encoder": 2e-4, ".*label_(embeddings|outputs)": 5e-3}
+# What `--encoder` is for a model of experts alone.
+NO_ENCODER = "none"
 _DEFAULT_LENGTH = 256
+# What tokenizers have that were told of no limit.
+_NO_LIMIT = 10**12
 _STREAM_WINDOW = 10_000
 _HUB_OPTIONS = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
 
@@ -42,8 +58,15 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, traini
         raise ValueError("Nothing to do: pass `--train_file`, `--test_file`, `--predict_file` or `--dataset_name`.")
     if model_args.model is None and model_args.encoder is None:
         raise ValueError(
-            f"Pass `--encoder` (folder, Hub id, minilm, {WORD_ENCODER}) to train, or `--model` to use a trained model."
+            f"Pass `--encoder` (folder, Hub id, minilm, {WORD_ENCODER}, {NO_ENCODER}) to train, or `--model` to use a "
+            "trained model."
         )
+    if model_args.model is not None and model_args.encoder is not None and not training:
+        raise ValueError("Pass `encoder` to train a new model or `model` to use a trained one, not both.")
+    if model_args.encoder == NO_ENCODER and not model_args.experts:
+        raise ValueError(f"A model needs an encoder or experts: with `--encoder {NO_ENCODER}` name some `--experts`.")
+    if model_args.encoder == NO_ENCODER and data_args.streaming:
+        raise ValueError("Experts are fitted on all training texts at once: leave out `--streaming`.")
     if not training and model_args.model is None:
         raise ValueError("Without `--train_file` a trained model is needed: pass `--model`.")
     families = {config.model_type: config for config in FAMILIES}
@@ -89,9 +112,14 @@ def load_tokenizer(
     """The tokenizer of the model or of its encoder; it keeps the length at which the model is trained."""
     if model_args.model is not None:
         tokenizer = trained_tokenizer(model_args.model)
+        if model_args.encoder is not None and max_length is None:
+            max_length = _DEFAULT_LENGTH
     else:
         if model_args.encoder == WORD_ENCODER:
             tokenizer = make_word_tokenizer(texts["train"]["text"], model_args.encoder_options)
+        elif model_args.encoder == NO_ENCODER:
+            tokenizer = _tokenizer_of_experts(texts["train"]["text"])
+            max_length = max_length or _NO_LIMIT
         else:
             hub = {name: value for name, value in model_args.encoder_options.items() if name in _HUB_OPTIONS}
             encoder = encoder_path(model_args.encoder)
@@ -101,6 +129,14 @@ def load_tokenizer(
     if max_length is not None:
         tokenizer.model_max_length = max_length
     return tokenizer
+
+
+def _tokenizer_of_experts(texts: list[str]) -> PreTrainedTokenizerBase:
+    """The tokenizer of MiniLM where it is installed, so that its encoder can come later; else one of words."""
+    try:
+        return AutoTokenizer.from_pretrained(minilm_path())
+    except ValueError:
+        return make_word_tokenizer(texts, {})
 
 
 def trained_label_space(model: str, *, revision: str | None = None, token: str | None = None) -> LabelSpace:
@@ -119,7 +155,11 @@ def trained_label_space(model: str, *, revision: str | None = None, token: str |
 
 
 def load_texts(
-    data_args: DataArguments, label_space: LabelSpace | None, seed: int, train_rows: Dataset | None = None
+    data_args: DataArguments,
+    label_space: LabelSpace | None,
+    seed: int,
+    train_rows: Dataset | None = None,
+    holds_out: bool = False,
 ) -> tuple[dict[str, Any], LabelSpace]:
     """
     The parts train, validation, test and predict with `text` and `labels`, and their label space.
@@ -129,6 +169,7 @@ def load_texts(
         label_space: Labels of a trained model; without it those of the training texts.
         seed: Decides random parts.
         train_rows: Training texts in memory instead of a file.
+        holds_out: Whether training texts are held out where nothing is said of validation.
     """
     columns = {"text_column": data_args.text_column, "labels_column": data_args.labels_column}
     delimiter = {"label_delimiter": data_args.label_delimiter}
@@ -168,7 +209,7 @@ def load_texts(
             **reader,
         )
         texts["predict"] = parts["test"]
-    return take_parts(texts, label_space, earlier, data_args, seed)
+    return take_parts(texts, label_space, earlier, data_args, seed, holds_out)
 
 
 def read_label_names(path: str | None) -> list[str] | None:
@@ -180,7 +221,12 @@ def read_label_names(path: str | None) -> list[str] | None:
 
 
 def take_parts(
-    texts: dict[str, Any], label_space: LabelSpace, earlier: LabelSpace | None, data_args: DataArguments, seed: int
+    texts: dict[str, Any],
+    label_space: LabelSpace,
+    earlier: LabelSpace | None,
+    data_args: DataArguments,
+    seed: int,
+    holds_out: bool,
 ) -> tuple[dict[str, Any], LabelSpace]:
     """Random parts where fewer texts are asked for, and the validation part; `earlier` is what a model knows."""
     if data_args.streaming:
@@ -193,8 +239,10 @@ def take_parts(
     for name, limit in {"train": data_args.max_train_texts, "test": data_args.max_test_texts}.items():
         if name in texts and limit is not None:
             texts[name] = texts[name].shuffle(seed=seed).select(range(min(limit, len(texts[name]))))
-    if "train" in texts and "validation" not in texts and data_args.validation_size:
-        size = data_args.validation_size
+    size = data_args.validation_size
+    if size is None and holds_out and "train" in texts:
+        size = held_out_texts(len(texts["train"]))
+    if "train" in texts and "validation" not in texts and size:
         texts["train"], texts["validation"] = split_validation(
             texts["train"], fraction_or_size=size if size < 1 else int(size), seed=seed
         )
@@ -260,9 +308,50 @@ def build_model(
             raise ValueError("`model_config` is for new models; a trained model keeps the configuration it has.")
         with plain_model_errors(model_args.model):
             model = AutoModel.from_pretrained(model_args.model, dtype=torch.float32, trust_remote_code=False)
+        if model_args.encoder is not None:
+            return with_encoder(model, model_args, label_space, tokenizer)
         # Its own and those of the texts it is trained further on.
         model.set_label_counts(label_space.counts)
         return model
+    if model_args.encoder == NO_ENCODER:
+        config = make_config(TextExpertsConfig, model_args.model_config, num_labels=label_space.num_labels)
+        model = TextExpertsForMultiLabel(config)
+        model.set_label_names(label_space.names)
+        return model
+    return new_model(model_args, label_space, tokenizer, tree)
+
+
+def with_encoder(
+    experts: XMTCPreTrainedModel,
+    model_args: ModelArguments,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+) -> XMTCPreTrainedModel:
+    """A new model around an encoder that takes over the experts of one that has none."""
+    if not isinstance(experts, TextExpertsForMultiLabel):
+        raise ValueError(
+            f"{model_args.model} has an encoder already: leave out `--encoder` to train it further, or `--model` to "
+            "start anew."
+        )
+    own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise ValueError(
+            f"The experts of {model_args.model} count other tokens than {model_args.encoder} has: start anew with "
+            "`--encoder`, without `--model`."
+        )
+    model = new_model(model_args, label_space, tokenizer, None)
+    for name, expert in experts.text_experts().items():
+        model.set_expert(name, expert, getattr(experts.config, name))
+    return model
+
+
+def new_model(
+    model_args: ModelArguments,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    tree: LabelTree | None,
+) -> XMTCPreTrainedModel:
+    """A new model around a pretrained encoder or that of the words of the tokenizer."""
     family = next(model for config, model in FAMILIES.items() if config.model_type == model_args.model_type)
     words = model_args.encoder == WORD_ENCODER
     levels = {} if tree is None else {"tree_levels": tree.level_sizes}
@@ -281,6 +370,22 @@ def build_model(
     if model.config.label_bias:
         model.start_label_bias(label_space.log_odds())
     return model
+
+
+def default_rates(args: XMTCTrainingArguments, model: XMTCPreTrainedModel) -> None:
+    """Learning rates of a pretrained encoder and of label tables, where none are given; the best of those measured."""
+    is_pretrained = model.encoder.config.model_type != WORD_ENCODER
+    if args.module_learning_rates or not is_pretrained or args.learning_rate != type(args).learning_rate:
+        return
+    names = [name for name, _ in model.named_parameters()]
+    args.module_learning_rates = {
+        pattern: rate
+        for pattern, rate in _RATES.items()
+        if any(
+            re.match(pattern, name) and not (rate != _RATES["encoder"] and name.startswith("encoder"))
+            for name in names
+        )
+    }
 
 
 def late_loss(config: XMTCConfig, args: XMTCTrainingArguments) -> str | None:
@@ -306,6 +411,6 @@ def check_processes(config: XMTCConfig, processes: int) -> None:
 
 def check_length(model: XMTCPreTrainedModel, max_length: int) -> None:
     """Refuses texts longer than the encoder, before one comes by hours later."""
-    limit = position_limit(model.encoder)
+    limit = None if model.encoder is None else position_limit(model.encoder)
     if limit is not None and max_length > limit:
         raise ValueError(f"`max_length` is {max_length}, but the encoder has positions for {limit} tokens; pass less.")

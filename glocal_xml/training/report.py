@@ -26,8 +26,13 @@ BASELINE = "label frequency"
 
 
 def final_name(model: XMTCPreTrainedModel) -> str:
-    """What results call the final ranking: `both` of two branches, `all` of more, or the only branch there is."""
+    """
+    What results call the final ranking: `blend` where branches are weighed, else `both` of two branches, `all` of
+    more, or the only branch there is.
+    """
     branches = model.branch_names
+    if model.config.blend is not None:
+        return "blend"
     return {1: branches[0], 2: "both"}.get(len(branches), "all")
 
 

@@ -13,12 +13,13 @@ from transformers import set_seed
 from glocal_xml.data import LabelSpace
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
-from .calibration_of_run import calibration_of_run, check_calibrate
+from .experts_of_run import RunExperts, blend_of_run, judge_blend, with_whole_texts
 from .model_card import card_of_run
 from .prepare import (
     build_model,
     check_arguments,
     check_length,
+    default_rates,
     follow_validation,
     late_loss,
     load_texts,
@@ -49,6 +50,7 @@ from .run_folder import (
     write_results,
 )
 from .run_parser import parse_arguments
+from .time_budget import has_time, plan_time
 from .trainer import XMTCTrainer
 from .tree_of_run import tree_of_run
 from .windows_of_run import check_windows, tokens_of_run
@@ -117,15 +119,11 @@ def run(
 
     known = trained_label_space(model_args.model) if model_args.model is not None else None
     with args.main_process_first(desc="reading"):
-        texts, label_space = load_texts(data_args, known, args.seed, train_rows)
-    check_calibrate(args.calibrate, training, "validation" in texts)
+        texts, label_space = load_texts(data_args, known, args.seed, train_rows, training and args.blend)
+    if training and data_args.streaming and model_args.experts:
+        logger.warning("No experts: they are fitted on all training texts at once, and a stream is read in parts.")
+        model_args.experts = []
     tokenizer = load_tokenizer(model_args, data_args.max_length, texts)
-    with args.main_process_first(desc="tokenising"):
-        tokens = {
-            name: tokens_of_run(part, tokenizer, data_args, training=name == "train") for name, part in texts.items()
-        }
-    if data_args.windows is not None and training:
-        logger.info("windows: %d of %d training texts", len(tokens["train"]), len(texts["train"]))
     logger.info("labels: %s", label_space.describe())
     tree = tree_of_run(
         model_args,
@@ -138,15 +136,41 @@ def run(
         show_progress=not args.disable_tqdm,
     )
     model = build_model(model_args, label_space, tokenizer, tree)
-    check_length(model, tokenizer.model_max_length)
+    experts = RunExperts(model_args, data_args, args, texts, label_space, tokenizer)
     if training:
         # Of a trained model it would be that of other weights.
-        model.config.calibration = None
+        model.set_blend(None, None)
         if warning := late_loss(model.config, args):
             logger.warning(warning)
+        if model_args.model is not None:
+            experts.extend_memory(model)
+        elif model_args.experts:
+            experts.fit(model)
+    # Training has no use for the experts, and its checkpoints and evaluations are those of the heads.
+    fitted = {name: (expert, getattr(model.config, name)) for name, expert in model.text_experts().items()}
+    trains_heads = training and model.encoder is not None
+    if trains_heads:
+        for name in fitted:
+            model.set_expert(name, None, None)
+        default_rates(args, model)
+    budget = None
+    if trains_heads and args.minutes is not None:
+        budget = plan_time(args, data_args, model, texts, tokenizer, started, experts.seconds)
+    check_length(model, tokenizer.model_max_length)
+    with args.main_process_first(desc="tokenising"):
+        tokens = {
+            name: tokens_of_run(part, tokenizer, data_args, training=name == "train") for name, part in texts.items()
+        }
+        if fitted:
+            tokens = {
+                name: part if name == "train" else with_whole_texts(part, texts[name], tokenizer)
+                for name, part in tokens.items()
+            }
+    if data_args.windows is not None and training:
+        logger.info("windows: %d of %d training texts", len(tokens["train"]), len(texts["train"]))
     # Results tell what was used, also where it was left to the defaults or to a trained model.
     model_args.model_type, data_args.max_length = model.config.model_type, tokenizer.model_max_length
-    follow_validation(args, "validation" in tokens)
+    follow_validation(args, "validation" in tokens and budget is None)
     settle_metrics(args, model, label_space)
     trainer = XMTCTrainer(
         args=args,
@@ -156,6 +180,7 @@ def run(
         train_dataset=tokens.get("train"),
         eval_dataset=tokens.get("validation"),
         windows=data_args.windows,
+        time_budget=budget,
     )
     results: dict[str, Any] = {
         "settings": run_settings(model_args, data_args, args),
@@ -166,22 +191,27 @@ def run(
     # Only now, when everything is known to be in order.
     if checkpoint is None and trainer.is_world_process_zero():
         clear_run_folder(args.output_dir)
-    if training:
+    if trains_heads:
         results["training"] = train(trainer, checkpoint) | trainer.training_facts.facts
-        # Not to the Hub yet, for which `save_model` would be the sign.
-        trainer.save_model(_internal_call=True)
+        for name, (expert, sizes) in fitted.items():
+            model.set_expert(name, expert, sizes)
+    if training:
         # Without texts to tell by, nothing is known.
         results["collapsed"] = None
-    results |= judge(trainer, texts, tokens, label_space)
-    if args.calibrate is not None:
-        results["calibration"] = calibration_of_run(
-            args.calibrate,
-            lambda part, number: trainer.best_labels(tokens[part], number),
-            texts,
-            label_space,
-            trainer.model,
-            args.output_dir if trainer.is_world_process_zero() else None,
-        )
+        if args.blend and (fitted or "validation" in texts):
+            results["blend"] = blend_of_run(model, texts, label_space, tokenizer, args.threshold_f)
+        # Before validation texts are learned too.
+        results |= judge(trainer, texts, tokens, label_space, ["validation"])
+        if fitted and args.refit_experts and has_time(args, started, experts.seconds):
+            experts.refit(model)
+        # Not to the Hub yet, for which `save_model` would be the sign.
+        trainer.save_model(_internal_call=True)
+        results["training_seconds"] = round(time.time() - started, 1)
+    judged = judge(trainer, texts, tokens, label_space, ["test", "predict"] if training else None)
+    # Validation texts tell first.
+    results |= {name: value for name, value in judged.items() if name != "collapsed" or results[name] is None}
+    if model.config.blend is not None and "test" in texts and not data_args.streaming:
+        results["probabilities"] = judge_blend(model, texts["test"], label_space, tokenizer)
     results["seconds"] = round(time.time() - started, 1)
     results["peak_memory_gb"] = peak_memory_gb()
     if trainer.is_world_process_zero():
@@ -222,11 +252,15 @@ def _interrupt(*_: Any) -> None:
 
 
 def judge(
-    trainer: XMTCTrainer, texts: dict[str, Any], tokens: dict[str, Any], label_space: LabelSpace
+    trainer: XMTCTrainer,
+    texts: dict[str, Any],
+    tokens: dict[str, Any],
+    label_space: LabelSpace,
+    parts: list[str] | None = None,
 ) -> dict[str, Any]:
     """Metrics on validation and test texts, beside those of the most frequent labels; predictions as names."""
     results, lines = {}, []
-    for part in ("validation", "test", "predict"):
+    for part in parts or ("validation", "test", "predict"):
         if part not in tokens:
             continue
         output = trainer.predict(tokens[part], metric_key_prefix=part)

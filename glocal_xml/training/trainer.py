@@ -24,6 +24,7 @@ from .published_files import commit_operations, published_files
 from .report import FINAL, branch_metrics, final_name, rankings
 from .rowwise_adamw import for_sparse_tables
 from .run_folder import CARD_FILE, RESULTS_FILE, write_card, write_results
+from .time_budget import TimeBudget
 from .trainer_card import results_of_trainer
 from .windows_of_run import WINDOW_COUNTS, WindowCollator, rank_windows
 
@@ -36,13 +37,20 @@ class XMTCTrainer(Trainer):
         label_space (`LabelSpace`): Names, training counts and bands of the labels, for metrics and checkpoints.
         windows (`str`, *optional*): Where texts to evaluate come in windows (`tokens_of_run`): whether the `"max"`
             or the `"mean"` over them scores a text.
+        time_budget (`TimeBudget`, *optional*): Ends training when a time is over.
         kwargs: As for `Trainer`; `args` must be `XMTCTrainingArguments` and `processing_class` the tokenizer.
     """
 
     def __init__(
-        self, *, args: XMTCTrainingArguments, label_space: LabelSpace, windows: str | None = None, **kwargs: Any
+        self,
+        *,
+        args: XMTCTrainingArguments,
+        label_space: LabelSpace,
+        windows: str | None = None,
+        time_budget: TimeBudget | None = None,
+        **kwargs: Any,
     ):
-        self.label_space, self.windows = label_space, windows
+        self.label_space, self.windows, self.time_budget = label_space, windows, time_budget
         if windows is not None:
             # No argument of a model is called so, and Trainer would drop them.
             args.remove_unused_columns = False
@@ -74,6 +82,13 @@ class XMTCTrainer(Trainer):
         self._depth: int | None = None
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
+        if time_budget is not None:
+            self.add_callback(time_budget)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        if self.time_budget is not None and self.lr_scheduler is None:
+            self.lr_scheduler = self.time_budget.scheduler(self.optimizer if optimizer is None else optimizer)
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:

@@ -86,7 +86,10 @@ class WindowCollator(XMTCCollator):
             return super().__call__(rows)
         batch = super().__call__([window for row in rows for window in row["windows"]])
         counts = torch.tensor([len(row["windows"]) for row in rows])
-        labels = {} if "labels" not in rows[0] else {"labels": self.padded_labels([row["labels"] for row in rows])}
+        if all("text_ids" in row for row in rows):
+            # Experts read the whole text in each of its windows.
+            batch["text_ids"] = self.padded_ids([row["text_ids"] for row in rows]).repeat_interleave(counts, dim=0)
+        labels = {} if "labels" not in rows[0] else {"labels": self.padded_ids([row["labels"] for row in rows])}
         # Trainer counts texts by what comes first.
         return labels | {WINDOW_COUNTS: counts} | batch
 

@@ -1,0 +1,74 @@
+"""Choosing the settings of the lexical expert on held-out texts."""
+
+import logging
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from glocal_xml.metrics import xmtc_metrics
+
+from .fit import ExpertTexts
+from .lexical import MOST_PAIRS, fit_lexical
+from .token_rows import padded_ids
+
+logger = logging.getLogger(__name__)
+
+# With more labels a fit takes minutes, pairs of tokens several times that: the defaults are kept.
+MOST_LABELS = 5000
+# Settings are compared on parts of this size.
+_TEXTS, _HELD_OUT = 4000, 1000
+_TRIED = {"pairs": (MOST_PAIRS, 0), "c": (1.0, 0.5)}
+_BATCH = 128
+
+
+def choose_lexical_settings(train: ExpertTexts, held_out: ExpertTexts, num_labels: int, tokens: int) -> dict[str, Any]:
+    """
+    Whether pairs of tokens are features, and the regularisation, by the mean of P@1, P@3 and P@5 on held-out texts.
+
+    Args:
+        train: Training texts; a part of them is used.
+        held_out: Other texts.
+        num_labels: Number of labels.
+        tokens: Size of the vocabulary.
+
+    Returns:
+        Options of `fit_lexical`.
+    """
+    if num_labels > MOST_LABELS:
+        return {"pairs": 0, "c": 1.0}
+    order = np.random.default_rng(0).permutation(len(train.rows))[:_TEXTS]
+    rows, labels = [train.rows[i] for i in order], [train.labels[i] for i in order]
+    settings = {name: values[0] for name, values in _TRIED.items()}
+    judged: dict[tuple, float] = {}
+
+    def quality(tried: dict[str, Any]) -> float:
+        key = tuple(tried.items())
+        if key not in judged:
+            names = (rows + train.name_rows, labels + list(train.name_labels))
+            expert, _ = fit_lexical(*names, num_labels, tokens, num_texts=len(rows), show_progress=False, **tried)
+            judged[key] = _precision(expert, held_out, num_labels)
+        return judged[key]
+
+    for name, values in _TRIED.items():
+        settings[name] = max(values, key=lambda value: quality({**settings, name: value}))  # noqa: B023
+    logger.info(
+        "lexical expert: C %g, %s (by held-out texts)",
+        settings["c"],
+        "pairs of tokens too" if settings["pairs"] else "single tokens",
+    )
+    return settings
+
+
+def _precision(expert: torch.nn.Module, texts: ExpertTexts, num_labels: int) -> float:
+    rows, labels = texts.rows[:_HELD_OUT], texts.labels[:_HELD_OUT]
+    ks = [k for k in (1, 3, 5) if k <= num_labels]
+    starts = [*range(0, len(rows), _BATCH), len(rows)]
+    best = [expert(padded_ids(rows[a:b])).top_k(ks[-1]).ids.numpy() for a, b in pairwise(starts)]
+    width = max(1, *(len(ids) for ids in labels))
+    truth = np.full((len(labels), width), -100)
+    for row, ids in zip(truth, labels, strict=True):
+        row[: len(ids)] = ids
+    metrics = xmtc_metrics(np.concatenate(best), truth, ks=ks, num_labels=num_labels)
+    return float(np.mean([metrics[f"precision@{k}"] for k in ks]))

@@ -1,0 +1,192 @@
+"""The experts and the blend of a run: fitted on its training texts, weighed on its validation texts."""
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerBase
+
+from glocal_xml.calibration import judge_scores, report_lines
+from glocal_xml.data import LabelSpace, XMTCCollator, tokenize
+from glocal_xml.data.text_files import check_file, read_lines
+from glocal_xml.experts import ExpertTexts, add_to_memory, blend_pairs, fit_blend, fit_experts, fixed_blend
+from glocal_xml.experts.choose import choose_lexical_settings
+from glocal_xml.experts.fit import EXPERTS, LEXICAL, MEMORY
+from glocal_xml.experts.token_rows import whole_text_ids
+from glocal_xml.modeling import XMTCPreTrainedModel
+
+from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+
+logger = logging.getLogger(__name__)
+
+TEXT_IDS = "text_ids"
+# Of the training texts, where nothing is said: enough to fit a handful of weights, and to judge the result.
+_HELD_OUT, _LEAST_HELD_OUT, _MOST_HELD_OUT = 0.1, 50, 1000
+_BATCH = 64
+
+
+def held_out_texts(num_texts: int) -> int | None:
+    """How many training texts a run holds out for the blend; `None` where there are too few to spare any."""
+    if num_texts * _HELD_OUT < _LEAST_HELD_OUT:
+        return None
+    return int(min(num_texts * _HELD_OUT, _MOST_HELD_OUT))
+
+
+def with_whole_texts(tokens: Dataset, texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """Adds the ids of all tokens of each text, which the experts count, to its token fields."""
+    rows = whole_text_ids(texts["text"], tokenizer)
+    return tokens.add_column(TEXT_IDS, [row.tolist() for row in rows])
+
+
+class RunExperts:
+    """
+    Experts of one run. They are fitted before the heads are trained, so that a time budget knows what is left, and
+    given to the model after it, since training has no use for them.
+    """
+
+    def __init__(
+        self,
+        model_args: ModelArguments,
+        data_args: DataArguments,
+        args: XMTCTrainingArguments,
+        texts: dict[str, Any],
+        label_space: LabelSpace,
+        tokenizer: PreTrainedTokenizerBase,
+    ):
+        self.names = list(model_args.experts)
+        self.args, self.texts, self.label_space, self.tokenizer = args, texts, label_space, tokenizer
+        self.descriptions = read_label_texts(data_args.label_texts_file)
+        self.uses_names = data_args.label_texts
+        self.settings: dict[str, Any] = {}
+        self.seconds = 0.0
+        self._train: ExpertTexts | None = None
+
+    def fit(self, model: XMTCPreTrainedModel) -> None:
+        """Fits the experts on the training texts and gives them to the model."""
+        started = time.time()
+        train = self.texts["train"]
+        names = self.label_space.names if self.uses_names else None
+        self._train = ExpertTexts.from_texts(train["text"], train["labels"], self.tokenizer, names, self.descriptions)
+        if self._train.name_rows:
+            logger.info("label names: %d of them are training texts of the experts", len(self._train.name_rows))
+        if LEXICAL in self.names and "validation" in self.texts and self.args.minutes is None:
+            self.settings = choose_lexical_settings(
+                self._train, self._held_out(), self.label_space.num_labels, len(self.tokenizer)
+            )
+        self._fit(model, self._train)
+        self.seconds = time.time() - started
+        logger.info("experts: %s fitted on %d texts in %.0f s", ", ".join(self.names), len(train), self.seconds)
+
+    def extend_memory(self, model: XMTCPreTrainedModel) -> None:
+        """Adds the training texts to the memory of a model that is trained further."""
+        if model.memory is not None:
+            rows = whole_text_ids(self.texts["train"]["text"], self.tokenizer)
+            first = int(model.memory.text_numbers.max()) + 1
+            add_to_memory(model, rows, self.texts["train"]["labels"], range(first, first + len(rows)))
+
+    def refit(self, model: XMTCPreTrainedModel) -> None:
+        """Fits the experts once more, on training and validation texts."""
+        if self._train is None or "validation" not in self.texts:
+            return
+        self._fit(model, self._train.with_texts(self._held_out()))
+        logger.info("experts: fitted again with the %d held-out texts", len(self.texts["validation"]))
+
+    def _held_out(self) -> ExpertTexts:
+        part = self.texts["validation"]
+        known = [[label for label in ids if label < self.label_space.num_labels] for ids in part["labels"]]
+        return ExpertTexts(whole_text_ids(part["text"], self.tokenizer), known)
+
+    def _fit(self, model: XMTCPreTrainedModel, texts: ExpertTexts) -> None:
+        """All processes have the same experts: the first fits them, the others read what it wrote."""
+        path = Path(self.args.output_dir, "experts.pt")
+        options = {"show_progress": not self.args.disable_tqdm, **self.settings}
+        if self.args.world_size == 1:
+            fit_experts(model, texts, self.tokenizer, self.names, **options)
+            return
+        with self.args.main_process_first(desc="experts"):
+            if self.args.process_index == 0:
+                fit_experts(model, texts, self.tokenizer, self.names, **options)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                torch.save({name: (getattr(model, name), getattr(model.config, name)) for name in self.names}, path)
+            else:
+                for name, (expert, sizes) in torch.load(path, weights_only=False).items():
+                    model.set_expert(name, expert, sizes)
+        self.args.distributed_state.wait_for_everyone()
+        if self.args.process_index == 0:
+            os.unlink(path)
+
+
+def log_frequencies(label_space: LabelSpace) -> np.ndarray:
+    """Log of the share of training texts that each label of the model has."""
+    return np.log((np.asarray(label_space.counts) + 1) / (label_space.num_texts + 2)).astype(np.float32)
+
+
+def batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, has_experts: bool) -> DataLoader:
+    """Batches of the start of each text, and of all of its tokens where experts count these."""
+    tokens = tokenize(texts, tokenizer, tokenizer.model_max_length)
+    if has_experts:
+        tokens = with_whole_texts(tokens, texts, tokenizer)
+    return DataLoader(tokens, batch_size=_BATCH, collate_fn=XMTCCollator(tokenizer))
+
+
+def blend_of_run(
+    model: XMTCPreTrainedModel,
+    texts: dict[str, Any],
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    f: str,
+    beta: float = 1.0,
+) -> dict[str, Any]:
+    """
+    Fits the blend of a model on its validation texts and gives it to the model; without such texts the weights are
+    fixed ones.
+
+    Returns:
+        What `results.json` tells of it.
+    """
+    frequencies = log_frequencies(label_space)
+    num_labels = label_space.num_labels + len(label_space.unseen)
+    if "validation" not in texts:
+        logger.warning("No texts are held out to fit the blend on: its weights are fixed ones.")
+        blend = fixed_blend(model.branch_names, f, beta)
+        model.set_blend(blend, frequencies)
+        return blend
+    model.set_blend(None, None)
+    pairs = blend_pairs(model, batches(texts["validation"], tokenizer, bool(model.text_experts())))
+    blend = fit_blend(pairs, model.branch_names, frequencies, f=f, beta=beta, num_labels=num_labels)
+    model.set_blend(blend, frequencies)
+    judged = judge_scores(pairs.scored(pairs.blended(blend, model.branch_names, frequencies), num_labels), blend)
+    logger.info("blend, on the texts that it was fitted on\n%s", "\n".join(report_lines(blend, judged)))
+    return {**blend, "validation": judged}
+
+
+def judge_blend(
+    model: XMTCPreTrainedModel, texts: Dataset, label_space: LabelSpace, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, Any]:
+    """How good the probabilities of a model with a blend are on texts, and what its threshold reaches."""
+    pairs = blend_pairs(model, batches(texts, tokenizer, bool(model.text_experts())))
+    num_labels = label_space.num_labels + len(label_space.unseen)
+    return judge_scores(pairs.scored(pairs.final_logits, num_labels), model.config.blend)
+
+
+def read_label_texts(path: str | None) -> dict[str, list[str]] | None:
+    """Names of labels in words from a table: label, name and, separated by semicolons or further columns, others."""
+    if path is None:
+        return None
+    names: dict[str, list[str]] = {}
+    for number, line in enumerate(read_lines(check_file(path)), start=1):
+        label, *cells = line.decode("utf-8").rstrip("\r\n").split("\t")
+        if not cells:
+            raise ValueError(f"{path}, line {number}: there must be a tab between a label and its name.")
+        # Further columns, such as broader labels, are no names.
+        names[label] = [name.strip() for cell in cells[:2] for name in cell.split(";") if name.strip()]
+    return names
+
+
+__all__ = ["EXPERTS", "MEMORY", "RunExperts", "blend_of_run", "held_out_texts", "judge_blend", "with_whole_texts"]

@@ -1,0 +1,137 @@
+"""Training for a given time: the learning rate falls with the clock, and training ends when the time is over."""
+
+import logging
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedTokenizerBase, TrainerCallback
+
+from glocal_xml.data import XMTCCollator, tokenize
+from glocal_xml.modeling import XMTCPreTrainedModel
+
+from .arguments import DataArguments, XMTCTrainingArguments
+
+logger = logging.getLogger(__name__)
+
+# Longest texts that are tried, in tokens: the longest with which all texts are read once.
+_LENGTHS = (256, 192, 128, 96, 64, 48)
+# More epochs gain little (docs/results.md).
+_MOST_EPOCHS = 8
+_MEASURED_STEPS = 3
+# A prediction takes about this part of a training step.
+_PREDICTION = 0.35
+
+
+def plan_time(
+    args: XMTCTrainingArguments,
+    data_args: DataArguments,
+    model: XMTCPreTrainedModel,
+    texts: dict[str, Any],
+    tokenizer: PreTrainedTokenizerBase,
+    started: float,
+    expert_seconds: float,
+) -> "TimeBudget":
+    """
+    What is left of `args.minutes` for heads and encoder, when experts are to be fitted again in the end. Sets the
+    length of texts, where none is given, to the longest with which all training texts are read once in that time, from
+    the measured speed of the first steps.
+    """
+    speed = _tokens_per_second(args, model, texts["train"], tokenizer)
+    held_out = len(texts["validation"]) if "validation" in texts else 0
+    left = 60 * args.minutes - (time.time() - started) - (expert_seconds if args.refit_experts else 0)
+    sample = texts["train"].select(range(min(2000, len(texts["train"]))))
+    limit = min(_LENGTHS[0], tokenizer.model_max_length)
+    lengths = np.array(tokenize(sample, tokenizer, limit)["length"])
+    if data_args.max_length is None:
+        for length in (size for size in _LENGTHS if size <= limit):
+            tokenizer.model_max_length = length
+            tokens = len(texts["train"]) * np.minimum(lengths, length).mean()
+            if tokens / speed <= left:
+                break
+    per_text = np.minimum(lengths, tokenizer.model_max_length).mean() / speed
+    left = max(left - held_out * per_text * _PREDICTION, 0.1 * 60 * args.minutes)
+    args.num_train_epochs = min(_MOST_EPOCHS, np.ceil(left / (per_text * len(texts["train"]))))
+    logger.info(
+        "%.1f minutes for heads and encoder: about %d texts of up to %d tokens (%d tokens a second)",
+        left / 60,
+        min(left / per_text, args.num_train_epochs * len(texts["train"])),
+        tokenizer.model_max_length,
+        speed,
+    )
+    return TimeBudget(left, args.warmup_steps if args.warmup_steps < 1 else 0.1)
+
+
+def has_time(args: XMTCTrainingArguments, started: float, seconds: float) -> bool:
+    """Whether so many seconds are left; always where there is no budget."""
+    if args.minutes is None:
+        return True
+    fits = time.time() - started + 0.8 * seconds <= 60 * args.minutes
+    if not fits:
+        logger.info("No time is left to fit the experts again with the held-out texts.")
+    return fits
+
+
+def _tokens_per_second(
+    args: XMTCTrainingArguments, model: XMTCPreTrainedModel, texts: Any, tokenizer: PreTrainedTokenizerBase
+) -> float:
+    """How many tokens a second are trained on, from a few steps that change nothing."""
+    size, length = args.per_device_train_batch_size, min(64, tokenizer.model_max_length)
+    rows = tokenize(texts.select(range(min(len(texts), size * _MEASURED_STEPS))), tokenizer, length)
+    collate = XMTCCollator(tokenizer)
+    training, counted, seconds = model.training, 0, 0.0
+    model.train()
+    for number, start in enumerate(range(0, len(rows), size)):
+        batch = collate([rows[i] for i in range(start, min(start + size, len(rows)))])
+        begun = time.monotonic()
+        model(**{name: values.to(model.device) for name, values in batch.items()}).loss.backward()
+        # The first one is slower.
+        if number or len(rows) <= size:
+            seconds += time.monotonic() - begun
+            counted += batch["input_ids"].numel()
+    model.zero_grad()
+    model.train(training)
+    # Optimiser and reading of batches take their part too.
+    return 0.85 * counted / seconds
+
+
+class TimeBudget(TrainerCallback):
+    """
+    Ends training after some seconds, or when all epochs are done.
+
+    Args:
+        seconds: How long training may take.
+        warmup: Share of that time in which the learning rate rises.
+    """
+
+    def __init__(self, seconds: float, warmup: float):
+        self.seconds, self.warmup = max(1.0, seconds), warmup
+        self.started: float | None = None
+        self.max_steps = 1
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.started, self.max_steps = time.monotonic(), max(1, state.max_steps)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.progress(state.global_step) >= 1:
+            control.should_training_stop = True
+
+    def progress(self, step: int) -> float:
+        """What part of the time or of the steps, whichever is more, is over."""
+        if self.started is None:
+            return 0.0
+        return min(1.0, max((time.monotonic() - self.started) / self.seconds, step / self.max_steps))
+
+    def scheduler(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
+        """A learning rate that rises and then falls to zero as the time goes by."""
+
+        def factor(step: int) -> float:
+            progress = self.progress(step)
+            if progress < self.warmup:
+                # Not zero at the first step, which would be lost.
+                return max(progress, 0.01) / self.warmup
+            return (1 - progress) / (1 - self.warmup)
+
+        return LambdaLR(optimizer, factor)
