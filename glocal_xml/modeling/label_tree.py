@@ -77,6 +77,8 @@ class CandidateTree(nn.Module):
         level_sizes: Number of nodes of each level from the top, the root left out; those of the last are the clusters.
     """
 
+    starts_unknown = True
+
     def __init__(self, num_labels: int, level_sizes: Sequence[int]):
         super().__init__()
         self.num_labels = num_labels

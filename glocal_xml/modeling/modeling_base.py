@@ -78,6 +78,10 @@ class XMTCPreTrainedModel(PreTrainedModel):
         if isinstance(module, IdentityStart):
             # Random weights were behind in trials: for document experts, and for keys and values of evidence.
             init.eye_(module.weight)
+        if getattr(module, "starts_unknown", False):
+            # Loading starts from arbitrary memory: without this, what a checkpoint lacks would look known.
+            for buffer in module.buffers(recurse=False):
+                init.zeros_(buffer)
 
     @classmethod
     def maybe_distribute_model(cls, model: nn.Module, distributed_config: Any, mesh_manager: Any) -> nn.Module:
