@@ -213,13 +213,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         top_k: int | None = None,
         candidate_ids: Sequence[int] | Tensor | None = None,
     ) -> XMTCOutput:
-        """
-        The best labels of each text, in evaluation mode and without keeping all scores.
-
-        Args:
-            top_k: Number of labels to return; the configuration's by default.
-            candidate_ids: The only labels to choose from, each of which is scored; all labels by default.
-        """
+        """The best labels of each text, of all or of candidates, in evaluation mode; without keeping all scores."""
         if candidate_ids is not None:
             ids = check_label_ids(candidate_ids, self.config.num_labels, input_ids, name="candidate_ids")
             candidate_ids = ids.unique()  # in order
@@ -255,10 +249,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         """
         The weights with which chosen labels read the tokens, of shape (texts, chosen, tokens); zero on padding.
 
-        Args:
-            label_ids: As in [`score_labels`].
-            inputs, fields: `input_ids`, `attention_mask` and `token_type_ids`.
-            branch: Which branch with label-word attention is meant; by default the first.
+        Arguments are as in [`score_labels`]; by default the first branch with label-word attention is meant.
         """
         return self._of_tokens("attention", label_ids, branch, *inputs, **fields)
 
