@@ -238,10 +238,10 @@ def check_label_counts(label_counts: Sequence[int] | Tensor, num_labels: int) ->
     """Checks how many training texts each label has; returns the counts as a tensor."""
     counts = torch.as_tensor(label_counts)
     if counts.is_floating_point() or counts.shape != (num_labels,) or counts.min() < 0 or counts.max() == 0:
+        span = f"{counts.min().item()} to {counts.max().item()}" if counts.numel() else "none"
         raise ValueError(
             f"`label_counts` must hold a whole number for each of the {num_labels} labels, none negative and not all "
-            f"zero, got {counts.dtype} of shape {tuple(counts.shape)}; "
-            "`LabelSpace.counts` has them."
+            f"zero, got {span} as {counts.dtype} of shape {tuple(counts.shape)}; `LabelSpace.counts` has them."
         )
     return counts
 
