@@ -48,7 +48,7 @@ EXAMPLES = """examples:
   glocal-xml labels outputs/tags --add new.txt --output outputs/more-tags
   glocal-xml export outputs/tags --output outputs/tags-program
   glocal-xml card outputs/tags
-  glocal-xml analyse layers examples/recipes/debtags/demo.yaml --output_dir outputs/analysis
+  glocal-xml analyse layers examples/recipes/debtags/glocal_xml_part.yaml --output_dir outputs/analysis
 """
 EXIT_CODES = """exit codes:
   0    done

@@ -34,6 +34,7 @@ _BRANCHING = 64
 _LEAST_WEIGHT = 0.05
 # liblinear stops early: a smaller tolerance costs time and gains nothing (docs/results.md).
 _TOLERANCE, _MOST_ROUNDS = 0.1, 200
+_FEW_PRODUCTS = 10**7
 # Classifiers that a worker fits before it returns them.
 _AT_ONCE = 16
 
@@ -74,6 +75,8 @@ def fit_lexical(
     matrix, truth = sparse_rows(rows, counter), label_matrix(labels, num_labels)
     levels = _levels(matrix, truth, cluster_size, show_progress)
     problems = _problems(truth, levels)
+    # Processes take longer to start than so little takes to fit.
+    workers = 1 if matrix.nnz * sum(len(parents) for parents in levels) < _FEW_PRODUCTS else workers
     weights, biases = _fit_problems(matrix, problems, c, workers, show_progress)
     sizes = {
         "tokens": tokens,
