@@ -60,6 +60,12 @@ class BlendPairs:
             true_per_label=np.bincount(true, minlength=num_labels),
         )
 
+    @property
+    def suffice(self) -> bool:
+        """Whether they are enough to fit weights on, and tell true labels from others."""
+        found = self.is_true.sum()
+        return len(self.true_labels) >= MIN_TEXTS and found >= MIN_TRUE and not self.is_true.all()
+
     def blended(self, blend: dict[str, Any], branch_names: Sequence[str], log_frequencies: np.ndarray) -> np.ndarray:
         """The logits of the pairs in a blend, (pairs,)."""
         weights = blend["weights"]
@@ -134,7 +140,7 @@ def fit_blend(
     """
     check_average(f, beta)
     num_texts = len(pairs.true_labels)
-    if num_texts < MIN_TEXTS or pairs.is_true.sum() < MIN_TRUE or pairs.is_true.all():
+    if not pairs.suffice:
         logger.warning(
             "%d held-out texts with %d true labels found are too few to fit the blend: its weights are fixed ones.",
             num_texts,

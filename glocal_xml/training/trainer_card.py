@@ -40,7 +40,13 @@ def results_of_trainer(trainer: "XMTCTrainer") -> dict[str, Any]:
 
 def _chosen_fields(config: XMTCConfig) -> dict[str, Any]:
     """The fields of a family that are not as they are by default."""
-    shared = {field.name for field in fields(PreTrainedConfig)} | {"encoder", "num_labels", "calibration"}
+    shared = {field.name for field in fields(PreTrainedConfig)} | {
+        "encoder",
+        "num_labels",
+        "lexical",
+        "memory",
+        "blend",
+    }
     chosen = {}
     for field in fields(config):
         default = field.default_factory() if field.default_factory is not MISSING else field.default
