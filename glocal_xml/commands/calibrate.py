@@ -12,7 +12,7 @@ def main(argv: list[str]) -> None:
     """Fits the blend and its threshold on the texts of a file, keeps them with the model, and reports."""
     parser = command_parser(
         "calibrate",
-        "Makes the scores of a trained model probabilities: heads and experts, the frequency of a label and a constant\n"
+        "Makes the scores of a trained model probabilities: heads and experts, the frequency of a label and a bias\n"
         "are weighed by a logistic regression (the blend), and one threshold decides which labels are given. All of\n"
         "it is fitted on texts that the model has not seen: neither training texts nor those that its run held out,\n"
         "since the experts are fitted on these in the end. It is kept with the model, in place of what was there.\n"

@@ -9,6 +9,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from glocal_xml.modeling import XMTCConfig
 
 from .arguments import DataArguments, ModelArguments
+from .expert_papers import EXPERT_PAPERS
 from .report import data_facts, environment, final_name, result_rows, run_settings
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def results_of_trainer(trainer: "XMTCTrainer") -> dict[str, Any]:
         "data": data_facts({name: part for name, part in texts.items() if part is not None}, trainer.label_space),
         "environment": environment(trainer.args),
         "training": facts.facts,
+        "config": {name: getattr(model.config, name) for name in ("blend", *EXPERT_PAPERS)},
         **{part: result_rows(metrics, prefix, final) for part, (prefix, metrics) in facts.metrics.items()},
     }
 
