@@ -92,7 +92,7 @@ def blend_pairs(
             labels = batch["labels"]
             fields = {name: values.to(model.device) for name, values in batch.items() if name != "labels"}
             scores = model(**fields, output_logits=False, output_scores=True).scores
-            best = scores.top_k(min(number, scores.num_labels))
+            best = scores.top_k(min(number, scores.most_ranked))
             ids = best.ids if best.branch_ids is None else torch.cat([best.ids, best.branch_ids.flatten(1)], dim=1)
             ids = ids.sort(dim=1).values
             branches = [branch.chosen(ids) for branch in scores.branches.values()]

@@ -28,8 +28,8 @@ def memory_notice(folder: str | os.PathLike) -> str | None:
     if memory is None:
         return None
     return (
-        f"The memory expert goes along: bags of token ids of {memory['texts']:,} training texts (names of labels among "
-        "them) and their labels, which whoever loads the model can read. `--leave_out_memory` leaves them out."
+        f"The memory expert goes along: bags of token ids of {memory['texts']:,} training texts (names of labels "
+        "among them) and their labels, which whoever loads the model can read. `--leave_out_memory` leaves them out."
     )
 
 
