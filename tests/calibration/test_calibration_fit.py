@@ -136,9 +136,9 @@ def test_report_says_what_was_found():
     blend = {"weights": {"global": 0.5, "bias": -1.25}, "threshold": threshold, "f": "samples", "beta": 2.0}
     judged = judge_scores(pairs, blend)
     assert judged["f"] == measures_at(pairs, threshold, "samples", 2)["f"] and judged["texts"] == 30
-    assert judged["cross_entropy"] == pytest.approx(
-        -np.log(np.where(is_true, scores, 1 - scores)).mean(), rel=1e-6
-    ), "the mean over pairs"
+    assert judged["cross_entropy"] == pytest.approx(-np.log(np.where(is_true, scores, 1 - scores)).mean(), rel=1e-6), (
+        "the mean over pairs"
+    )
     shown = "\n".join(report_lines(blend, judged))
     assert f"samples F (beta 2) {100 * judged['f']:.2f}" in shown and "of 30 texts" in shown
     assert f"weights: global 0.50, bias -1.25; threshold {threshold:.4f}" in shown
