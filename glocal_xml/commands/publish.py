@@ -94,14 +94,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show(args: argparse.Namespace) -> None:
     """Lists what would be published, and writes the card."""
-    from glocal_xml.hub import LEFT_OUT, check_space, folder_to_publish, memory_notice, model_files, space_files
+    from glocal_xml.hub import LEFT_OUT, check_space, folder_to_publish, model_files, space_files
+    from glocal_xml.training.published_files import memory_notice
     from glocal_xml.training.run_folder import CARD_FILE
 
     space_id = check_space(args.repo_id, args.space, args.revision)
     with folder_to_publish(args.folder, args.leave_out_memory) as folder:
         files = model_files(folder, args.repo_id, license=args.license, language=args.language)
         _list_files(args.repo_id, files)
-        notice = LEFT_OUT if args.leave_out_memory else memory_notice(folder)
+        notice = LEFT_OUT if args.leave_out_memory else memory_notice(files)
     if notice is not None:
         print(notice)
     if space_id is not None:

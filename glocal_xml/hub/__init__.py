@@ -1,6 +1,6 @@
 """Publishing: a trained model as a repository on the Hub, and a page for it as a Space."""
 
-from .memory_copy import LEFT_OUT, copy_without_memory, folder_to_publish, memory_notice
+from .memory_copy import LEFT_OUT, copy_without_memory, folder_to_publish
 from .publish import Published, check_space, model_files, publish
 from .space import space_files
 
@@ -10,7 +10,6 @@ __all__ = [
     "check_space",
     "copy_without_memory",
     "folder_to_publish",
-    "memory_notice",
     "model_files",
     "publish",
     "space_files",

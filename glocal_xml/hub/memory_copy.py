@@ -1,4 +1,4 @@
-"""What of the training texts travels with a model, and a copy of the model without it."""
+"""A copy of a model without its memory of training texts."""
 
 import json
 import os
@@ -20,17 +20,6 @@ LEFT_OUT = (
     "The memory is left out. The other weights of the blend are as they were and were fitted together with it, so the "
     "scores of the copy are no probabilities: download it, run `glocal-xml calibrate COPY FILE`, and publish that."
 )
-
-
-def memory_notice(folder: str | os.PathLike) -> str | None:
-    """What is told to whoever publishes a model with a memory; nothing for others."""
-    memory = _read(Path(folder, _CONFIG)).get(_MEMORY)
-    if memory is None:
-        return None
-    return (
-        f"The memory expert goes along: bags of token ids of {memory['texts']:,} training texts (names of labels "
-        "among them) and their labels, which whoever loads the model can read. `--leave_out_memory` leaves them out."
-    )
 
 
 @contextmanager

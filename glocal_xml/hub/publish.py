@@ -10,12 +10,12 @@ from huggingface_hub.utils import validate_repo_id
 
 from glocal_xml.training import card_of_run
 from glocal_xml.training.model_card import describe_card
-from glocal_xml.training.published_files import Files, commit_operations, published_files
+from glocal_xml.training.published_files import Files, commit_operations, memory_notice, published_files
 from glocal_xml.training.run_folder import CARD_FILE, RESULTS_FILE, holds_card
 from glocal_xml.version import __version__
 
 from .hub_errors import find_token, plain_hub_errors
-from .memory_copy import LEFT_OUT, folder_to_publish, memory_notice
+from .memory_copy import LEFT_OUT, folder_to_publish
 from .space import space_files
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def publish(
     space_id = check_space(repo_id, space, revision)
     with folder_to_publish(folder, leave_out_memory) as place:
         files = model_files(place, repo_id, license=license, language=language)
-        notice = LEFT_OUT if leave_out_memory else memory_notice(place)
+        notice = LEFT_OUT if leave_out_memory else memory_notice(files)
         options = {"private": private, "revision": revision, "message": commit_message or "Publish the model"}
         return _send(repo_id, files, space_id, notice, token, **options)
 

@@ -78,6 +78,18 @@ def published_files(folder: str | os.PathLike) -> Files:
     return dict(sorted(files.items()))
 
 
+def memory_notice(files: Files) -> str | None:
+    """What is told to whoever publishes a model with a memory of training texts; nothing for others."""
+    memory = json.loads(files[_CONFIG]).get("memory")
+    if memory is None:
+        return None
+    return (
+        f"The memory expert goes along: bags of token ids of {memory['texts']:,} training texts (names of labels "
+        "among them) and their labels, which whoever loads the model can read. `glocal-xml publish "
+        "--leave_out_memory` leaves them out."
+    )
+
+
 def public_results(value: Any) -> Any:
     """Results without tokens, and with absolute paths cut to the name of the file."""
     if isinstance(value, dict):
