@@ -52,7 +52,7 @@ def fit(
             found goes to the log and to `results.json`. None to train on all of them.
         output_dir: Where the model and its results are kept; by default nowhere, and `save_pretrained` of the pipeline
             writes the model.
-        options: Any flag of `glocal-xml train`, such as `num_train_epochs`, `max_length` or `minutes`.
+        options: Any flag of `glocal-xml train`, such as `num_train_epochs`, `max_length` or `calibrate`.
     """
     rows = _rows(texts, labels)
     known = {field.name for kind in _ARGUMENTS for field in fields(kind) if field.init}

@@ -1,6 +1,7 @@
 """The blend of a trained model: fitted again on other texts, and kept with the model."""
 
 import json
+import logging
 import os
 import shutil
 import uuid
@@ -15,13 +16,18 @@ from transformers import PreTrainedTokenizerBase
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.calibration import ScoredLabels, judge_scores
 from glocal_xml.data import LabelSpace
-from glocal_xml.experts import MIN_TEXTS, blend_pairs, fit_blend
+from glocal_xml.experts import MIN_TEXTS, blend_pairs, fit_blend, texts_in_memory
+from glocal_xml.experts.token_rows import whole_text_ids
 from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .experts_of_run import batches, log_frequencies
 
+logger = logging.getLogger(__name__)
+
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _FREQUENCIES = "log_frequencies"
+# Of the texts, to tell whether a model knows them.
+_LOOKED_UP = 500
 
 
 class RefittedBlend(NamedTuple):
@@ -69,6 +75,14 @@ def refit_blend(
             f"branch are too few to fit a blend, or tell nothing apart: give at least {MIN_TEXTS} texts and as many "
             "such labels. The model is as it was."
         )
+    if model.memory is not None:
+        known = texts_in_memory(model, whole_text_ids(texts["text"][:_LOOKED_UP], tokenizer)).mean()
+        if known > 0.1:
+            logger.warning(
+                "%d %% of the texts, as far as it was looked up, are in the memory of the model, which knows their "
+                "labels: the blend will trust it too much. Give texts that the model has not seen.",
+                round(100 * known),
+            )
     old = {"f": f, "beta": beta, "threshold": 0.5 if model.config.blend is None else model.config.blend["threshold"]}
     blend = fit_blend(pairs, model.branch_names, frequencies, f=f, beta=beta, num_labels=num_labels)
     before = pairs.scored(pairs.final_logits, num_labels)

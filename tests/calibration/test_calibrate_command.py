@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
+from tiny_encoders import WORDS
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, pipeline
 
 from glocal_xml.calibration import ScoredLabels, write_figure
@@ -173,6 +174,25 @@ def test_the_report_and_the_figure(folder, held_out, tmp_path, capsys):
     threshold = json.loads((folder / "config.json").read_text())["blend"]["threshold"]
     assert command(["calibrate", str(folder), held_out, "--candidates", "3"]) == 0
     assert f"before, with the threshold {threshold:.4f}" in capsys.readouterr().out
+
+
+def test_texts_that_the_memory_knows_are_told(folder, tokenizer, tmp_path, caplog):
+    """Texts of two words each, and then of three: few enough that no word is too frequent to count."""
+    words, rng = [*WORDS, *"abcdefghij"], np.random.default_rng(0)
+    parts = [[rng.permutation(len(words))[:size] for _ in range(50)] for size in (2, 3)]
+    model = AutoModel.from_pretrained(folder)
+    told = []
+    for part in parts:
+        texts, labels = [" ".join(words[i] for i in row) for row in part], [[int(row[0]) % LABELS] for row in part]
+        if not told:
+            fit_experts(model, ExpertTexts.from_texts(texts, labels, tokenizer), tokenizer, ["memory"])
+            model.save_pretrained(folder)
+        rows = [{"text": text, "labels": [model.label_names[ids[0]]]} for text, ids in zip(texts, labels, strict=True)]
+        (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        caplog.clear()
+        assert command(["calibrate", str(folder), str(tmp_path / "texts.jsonl")]) == 0
+        told.append("are in the memory of the model" in caplog.text)
+    assert told == [True, False]
 
 
 def test_weights_keep_their_precision(make_folder, held_out):
