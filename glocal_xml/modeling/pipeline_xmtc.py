@@ -16,7 +16,7 @@ from .encoder import position_limit
 from .text_windows import WINDOW_SCORES, best_of_windows, checked_overlap, readable_text, text_start, text_windows
 
 CALIBRATED = "calibrated"
-# Of a text, where a threshold decides; as many as calibration looks at by default.
+# Of a text, where a threshold decides.
 _MOST_LABELS = 100
 
 

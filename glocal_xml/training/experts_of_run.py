@@ -150,12 +150,14 @@ def log_frequencies(label_space: LabelSpace) -> np.ndarray:
     return np.log((np.asarray(label_space.counts) + 1) / (label_space.num_texts + 2)).astype(np.float32)
 
 
-def batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, has_experts: bool) -> DataLoader:
+def batches(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, has_experts: bool, batch_size: int = _BATCH
+) -> DataLoader:
     """Batches of the start of each text, and of all of its tokens where experts count these."""
     tokens = tokenize(texts, tokenizer, tokenizer.model_max_length)
     if has_experts:
         tokens = with_whole_texts(tokens, texts, tokenizer)
-    return DataLoader(tokens, batch_size=_BATCH, collate_fn=XMTCCollator(tokenizer))
+    return DataLoader(tokens, batch_size=batch_size, collate_fn=XMTCCollator(tokenizer))
 
 
 def blend_of_run(
