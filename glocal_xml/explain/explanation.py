@@ -36,7 +36,7 @@ class SimilarText:
     @property
     def name(self) -> str:
         """How it is called."""
-        return f"text {self.number}" if self.number >= 0 else "name of a label"
+        return f"training text {self.number}" if self.number >= 0 else "the name of a label"
 
 
 @dataclass
@@ -44,10 +44,10 @@ class LabelExplanation:
     """
     A label and what is behind it.
 
-    With a blend, `logit` is `sum(word_contributions) + sum(other_contributions.values()) + sum(parts.values()) + bias`,
-    and its sigmoid the final score. Without one the same holds for a branch with `attention_scoring="evidence"`: there
-    are no parts then, and the sigmoid of the logit is the probability of the branch. With `attention_scoring="mlp"`
-    and no blend there is attention alone, and these fields are `None`.
+    With a blend, `sum(word_contributions) + sum(other_contributions.values()) + sum(parts.values()) + bias` is the
+    `logit`, whose sigmoid is the final score. Without one the same holds for a branch with
+    `attention_scoring="evidence"`: there are no parts then, and the sigmoid of the logit is the probability of the
+    branch. With `attention_scoring="mlp"` and no blend there is attention alone, and these fields are `None`.
 
     Args:
         label: Name of the label.

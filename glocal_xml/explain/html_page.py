@@ -38,6 +38,9 @@ summary:focus-visible { outline: 3px solid var(--bar); border-radius: .5rem; }
 .words .against { background: rgba(239,68,68,.25); border-color: rgba(239,68,68,.7); border-style: dashed; }
 .words .rest { border-style: dotted; }
 .words .sum { border-color: transparent; font-weight: 600; }
+.similar { border: none; font-size: .875rem; }
+.similar summary { padding: .2rem 0; }
+.similar ul { margin: 0; padding-inline-start: 1.2rem; overflow-wrap: anywhere; }
 """
 _HEAD = f"""<!DOCTYPE html>
 <html lang="en">
@@ -108,7 +111,9 @@ def _similar_text(text: SimilarText, label: str) -> str:
         f'<bdi lang="">{escape(short(name, _LONGEST_HEADING))}</bdi>' for name in text.labels if name != label
     )
     own = f'<b><bdi lang="">{escape(short(label, _LONGEST_HEADING))}</bdi></b>'
-    return f"{text.name}, similarity {two_digits(text.similarity)}: {own}" + (f", {names}" if names else "")
+    return f"{text.name.capitalize()}, similarity {two_digits(text.similarity)}: {own}" + (
+        f", {names}" if names else ""
+    )
 
 
 def html_page(explanations: Sequence[Explanation]) -> str:
@@ -147,8 +152,8 @@ def _details(explanation: Explanation, row: int, label: LabelExplanation) -> str
 <span class="bar"><span style="width:{100 * label.score:.1f}%"></span></span></summary>
 <div class="read">{note}
 <ul class="words">{_chips(explanation, row)}</ul>
-{html_similar(explanation, row)}{highlighted_text(explanation, row)}
-</div>
+{highlighted_text(explanation, row)}
+{html_similar(explanation, row)}</div>
 </details>"""
 
 

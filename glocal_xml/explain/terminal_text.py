@@ -78,4 +78,5 @@ def _contributions(explanation: Explanation, row: int, paint: Callable[[str, str
 
 
 def _similar(explanation: Explanation, row: int) -> str:
-    return ", ".join(f"{text.name} {two_digits(text.similarity)}" for text in explanation.similar_with(row)[:_SIMILAR])
+    found = explanation.similar_with(row)[:_SIMILAR]
+    return ", ".join(f"{text.name} ({two_digits(text.similarity)})" for text in found)
