@@ -42,12 +42,8 @@ if __name__ == "__main__":
     folder = parse_arguments(arguments)[2].output_dir
     model = AutoModel.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    print(
-        "\nFive test texts; + marks a predicted label that is true. Below it what the strongest words, all others, the"
-    )
-    print(
-        "whole text, similar training texts and the frequency of the label add: the sigmoid of the sum is the score."
-    )
+    print("\nFive test texts; + marks a predicted label that is true. Below each what the strongest words add to its")
+    print("logit, and the other parts of it; the sigmoid of the sum is the score.")
     with Path(folder, "predictions.jsonl").open(encoding="utf-8") as file:
         for _ in range(5):
             show(model, tokenizer, json.loads(next(file)))

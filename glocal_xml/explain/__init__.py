@@ -1,4 +1,4 @@
-"""Explanations: the words that speak for a label or against it, as text, JSON, a page and a figure."""
+"""Explanations: what speaks for a label or against it, words first, as text, JSON, a page and a figure."""
 
 from .explanation import Explanation, LabelExplanation, SimilarText, Word
 from .html_page import html_page
