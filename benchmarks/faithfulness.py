@@ -5,15 +5,15 @@ other words are?
     python benchmarks/faithfulness.py outputs/demo examples/data/debtags/test.jsonl.gz
     python benchmarks/faithfulness.py outputs/demo test.jsonl outputs/other other.jsonl --json faithfulness.json
 
-Words rank by their signed contribution, where the model has contributions (`attention_scoring="evidence"`), else by
-attention; `--rank_by attention` ranks by attention in any case. Each text is first cut to what the model reads of it,
-so that no word moves up when others go. For each of its best labels, the k occurrences of words that rank highest are
-deleted, then k random others (several times), then k of the lowest: the least read, or those that speak most against
-the label, without which its score should rise. The others are of the same kind, word or punctuation, and have as many
-tokens as far as the text has such. Deleted is what is gone from the text, which is then tokenised anew. A drop is the
-probability before less that after, of the final score and of each branch. "top > random" is the share of pairs of text
-and label whose drop is larger than the mean of those by random words; intervals are the middle 95 % of bootstrap
-samples of the texts.
+Words rank by their signed contribution, where the model has contributions (a blend with the lexical expert, or
+`attention_scoring="evidence"`), else by attention; `--rank_by attention` ranks by attention in any case. Each text is
+first cut to what the encoder reads of it, so that no word moves up when others go; without an encoder it stays whole.
+For each of its best labels, the k occurrences of words that rank highest are deleted, then k random others (several
+times), then k of the lowest: the least read, or those that speak most against the label, without which its score
+should rise. The others are of the same kind, word or punctuation, and have as many tokens as far as the text has such.
+Deleted is what is gone from the text, which is then tokenised anew. A drop is the probability before less that after,
+of the final score and of each branch. "top > random" is the share of pairs of text and label whose drop is larger than
+the mean of those by random words; intervals are the middle 95 % of bootstrap samples of the texts.
 """
 
 import argparse
@@ -83,6 +83,8 @@ def rank_values(label: LabelExplanation, rank_by: str | None) -> list[float]:
         raise ValueError(f"`rank_by` must be one of {', '.join(RANKINGS)}, got {rank_by!r}.")
     if rank_by == "contributions" and label.word_contributions is None:
         raise ValueError("This model has no contributions of words: leave out `rank_by`, or ask for attention.")
+    if rank_by == "attention" and label.word_weights is None:
+        raise ValueError("This model has no attention to words: leave out `rank_by`, or ask for contributions.")
     return label.word_weights if rank_by == "attention" else label.word_values
 
 
@@ -104,13 +106,22 @@ def deletions(
             yield row, way, without(explanation.text, [explanation.words[place] for place in places])
 
 
+def read_part(model, tokenizer, text: str) -> str:
+    """What the encoder reads of a text; all of it where the model has none."""
+    spans = [(start, end) for start, end in tokenizer(text, truncation=True).encodings[0].offsets if end > start]
+    if model.encoder is None or not spans:
+        return text
+    return text[min(start for start, _ in spans) : max(end for _, end in spans)]
+
+
 def score_pairs(model, tokenizer, texts: list[str], label_ids: list[int], batch_size: int) -> dict[str, np.ndarray]:
     """Probability of one label for each text, final and by branch."""
     parts: dict[str, list[torch.Tensor]] = {}
     for start in range(0, len(texts), batch_size):
         # A text of nothing is read as one of a space.
         batch = [text or " " for text in texts[start : start + batch_size]]
-        inputs = tokenizer(batch, padding=True, truncation=True, return_tensors="pt")
+        # No expert reads more than the encoder: texts are cut already.
+        inputs = tokenizer(batch, padding=True, truncation=model.encoder is not None, return_tensors="pt")
         chosen = torch.tensor(label_ids[start : start + batch_size]).unsqueeze(1)  # (texts, 1)
         for name, scores in model.score_labels(chosen, **inputs).items():
             parts.setdefault(name, []).append(scores[:, 0])
@@ -134,12 +145,9 @@ def measure(
     ids = {name: i for i, name in enumerate(model.label_names)}
     found: dict[int, dict] = {k: {"texts": [], "before": {}, "by_way": {}} for k in ks}
     for number, text in enumerate(tqdm(texts, disable=None)):
-        words = explain(model, tokenizer, text, top_k=1).words
-        if not words:
-            continue
-        text = text[words[0].start : words[-1].end]
+        text = read_part(model, tokenizer, text)
         explanation = explain(model, tokenizer, text, top_k=labels)
-        spans = tokenizer(text, truncation=True).encodings[0].offsets
+        spans = tokenizer(text).encodings[0].offsets
         kinds = word_kinds(explanation, spans)
         label_ids = [ids[label.label] for label in explanation.labels]
         for k in ks:
@@ -216,11 +224,10 @@ def main():
     for folder, file in zip(options.pairs[::2], options.pairs[1::2], strict=True):
         model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
         texts = [row["text"] for _, row in zip(range(options.number), read_rows(file), strict=False)]
-        drops = measure(model, tokenizer, texts, labels=options.labels, draws=options.draws, rank_by=options.rank_by)
+        rank_by = options.rank_by or explain(model, tokenizer, texts[0], top_k=1).measure
+        drops = measure(model, tokenizer, texts, labels=options.labels, draws=options.draws, rank_by=rank_by)
         rows = [{"k": k, **row} for k, kept in drops.items() for row in summary(kept)]
         name = f"{type(model).__name__}, {model.config.num_labels:,} labels, {len(texts)} texts of {Path(file).name}"
-        has_contributions = model.config.attention_scoring == "evidence"
-        rank_by = options.rank_by or RANKINGS[0 if has_contributions else 1]
         figures.append({"model": name, "ranked by": rank_by, "rows": rows})
         print(f"{name}, words ranked by {rank_by}")
         print(f"{'k':>2} {'score':10} {'before':>6} {'top':>7} {'random':>7} {'least':>7}  top > random")

@@ -21,14 +21,18 @@ RECIPE = "examples/recipes/debtags/demo.yaml"
 
 
 def show(model, tokenizer, row: dict) -> None:
-    """Prints a text with its true labels, and its predicted ones with what the strongest words add to each."""
+    """Prints a text with its true labels, and its predicted ones with all that adds to the logit of each."""
     print("\n" + textwrap.shorten(row["text"], 300, placeholder=" …"))
     print("  true:", ", ".join(row["labels"]))
-    for item in explain(model, tokenizer, row["text"], top_k=5, num_words=4).labels:
+    explanation = explain(model, tokenizer, row["text"], top_k=5, num_words=4)
+    for number, item in enumerate(explanation.labels):
         mark = "+" if item.label in row["labels"] else " "
-        branches = ", ".join(f"{name} {score:.2f}" for name, score in item.branch_scores.items())
-        words = ", ".join(f"{word} {value:+.2f}" for word, value in item.words)
-        print(f"  {mark} {item.score:.2f} {item.label:32} ({branches})  {words}")
+        print(f"  {mark} {item.score:.2f} {item.label:32} {item.branch_summary()}")
+        words, rest = explanation.addends(number)
+        print("         words:", ", ".join(f"{word} {value:+.2f}" for word, value in words or item.words))
+        if item.logit is not None:
+            parts = ", ".join(f"{name} {value:+.2f}" for name, value in rest)
+            print(f"         parts: {parts} = logit {item.logit:+.2f}")
 
 
 if __name__ == "__main__":
@@ -38,7 +42,8 @@ if __name__ == "__main__":
     folder = parse_arguments(arguments)[2].output_dir
     model = AutoModel.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    print("\nFive test texts; + marks a predicted label that is true. Then what words add to its local logit:")
+    print("\nFive test texts; + marks a predicted label that is true. Below each what the strongest words add to its")
+    print("logit, and the other parts of it; the sigmoid of the sum is the score.")
     with Path(folder, "predictions.jsonl").open(encoding="utf-8") as file:
         for _ in range(5):
             show(model, tokenizer, json.loads(next(file)))

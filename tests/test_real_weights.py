@@ -22,7 +22,7 @@ def test_quickstart_on_a_few_texts(tmp_path):
         text=True,
     )
     assert process.returncode == 0, process.stderr
-    assert process.stdout.count("true: ") == 5 and process.stdout.count("read: ") == 25
+    assert process.stdout.count("true: ") == 5 and process.stdout.count(" = logit ") == 25
     results = json.loads((tmp_path / "demo" / "results.json").read_text())
     assert set(results["test"]) == {"both", "global", "local", "label frequency"}
     assert results["test"]["both"]["loss"] < 0.12

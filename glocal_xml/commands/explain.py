@@ -1,4 +1,4 @@
-"""`glocal-xml explain`: the words behind each label."""
+"""`glocal-xml explain`: the words behind each label, and all else that adds to its score."""
 
 import argparse
 import io
@@ -111,8 +111,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "explain",
         "The best labels of texts, or given ones, each with the words that speak for it (+) or against it (-): what\n"
-        "they add to its logit. Models with attention_scoring=mlp show the words that a label read instead. A page\n"
-        "(html) shows whole texts with these words marked, JSON has the place of every word.",
+        "they add to its logit. Models with a blend also show what the whole text, similar training texts and the\n"
+        "frequency of the label add, so that all numbers sum to the logit of the score. Models without one, with\n"
+        "attention_scoring=mlp, show the words that a label read instead. A page (html) shows whole texts with these\n"
+        "words marked, JSON has the place of every word.",
         [
             'explain outputs/tags --text "a text editor for GNOME"',
             "explain outputs/tags new.jsonl --labels uitoolkit::gtk role::program --num_words 8",
@@ -121,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
             'explain outputs/tags --text "a text editor for GNOME" --format figure --output words.png',
         ],
     )
-    parser.add_argument("model", help="folder or Hub id of a model with label-word attention")
+    parser.add_argument("model", help="folder or Hub id of a model with a blend or label-word attention")
     parser.add_argument(
         "file",
         nargs="?",
@@ -139,8 +141,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--labels", nargs="+", metavar="NAME", help="labels to explain; by default the best ones")
     parser.add_argument("--top_k", type=int, default=5, help="how many of the best labels to explain (default: 5)")
     parser.add_argument("--num_words", type=int, default=5, help="how many words to name for a label (default: 5)")
-    parser.add_argument("--max_length", type=int, help="most tokens of a text; by default as in training")
-    parser.add_argument("--branch", help="whose words to show, such as A-6, or all; by default the first")
+    parser.add_argument("--max_length", type=int, help="most tokens for the encoder; by default as in training")
+    parser.add_argument(
+        "--branch", help="whose words to show, such as A-6, or all; by default the blend, or the first"
+    )
     parser.add_argument("--device", help="cpu, cuda:1, ...; by default the accelerator where there is one")
     parser.add_argument("--revision", help="branch, tag or commit of a model on the Hub")
     parser.add_argument("--token", help="for a private model; by default HF_TOKEN or that of `hf auth login`")

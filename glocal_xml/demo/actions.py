@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from html import escape
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from .rendering import file_summary, label_list, note, words_read
 from .tagger import Predictions, Tagger
 
 NO_TEXT = "Paste a text and press “Tag”: its labels appear here."
-UNREAD_SHOWN = 400
+UNREAD_SHOWN, MOST_SHOWN = 400, 20_000
 NO_LABEL = "No label reaches the lowest score; set it lower under “Options”."
 
 
@@ -55,7 +54,7 @@ class Actions:
         return predictions
 
     def explain(self, text: str, labels: list[str]) -> dict:
-        """The words of a text behind given labels, with their places and what they add or how much they were read."""
+        """What is behind given labels of a text: words with their places and numbers, and further parts."""
         return self.tagger.explain(text, labels).to_dict()
 
     def answer(self, text: str, top_k: int, threshold: float, names: str) -> tuple[Answer | None, str, str]:
@@ -106,11 +105,9 @@ class Actions:
 
 
 def readable_part(explanation: Explanation) -> Explanation:
-    """The same without most of what comes after the last word that was read: a text may be a book."""
+    """The start of a text that may be a book, without most of what comes after the last word that was read."""
     read = explanation.words[-1].end if explanation.words else 0
-    if len(explanation.text) <= read + UNREAD_SHOWN:
-        return explanation
-    return replace(explanation, text=explanation.text[: read + UNREAD_SHOWN] + "…")
+    return explanation.start(min(read + UNREAD_SHOWN, MOST_SHOWN))
 
 
 def listed_names(lines: str) -> list[str] | None:

@@ -28,7 +28,8 @@ CSS = """
 #head p, .note { color: var(--body-text-color-subdued); overflow-wrap: anywhere; }
 #head p, .note, .summary { margin: 0; padding: 0.25rem 0; }
 .summary { overflow-wrap: anywhere; }
-.legend { font-size: 0.85rem; overflow-wrap: anywhere; }
+.legend, .similar { font-size: 0.85rem; overflow-wrap: anywhere; }
+.similar ul { margin: 0; padding-inline-start: 1.2rem; list-style: disc; line-height: 1.4; }
 .summary .for { color: var(--for); }
 .summary .against { color: var(--against); }
 /* The words stay in sight while one goes through a long list of labels; what is hidden could not stick. */

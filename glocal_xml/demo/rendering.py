@@ -5,7 +5,8 @@ from html import escape
 from typing import Any
 
 from glocal_xml.explain import Explanation
-from glocal_xml.explain.html_page import html_legend, html_sum, minus
+from glocal_xml.explain.explanation import ATTENTION
+from glocal_xml.explain.html_page import html_legend, html_similar, html_sum, minus
 from glocal_xml.explain.printable import printable, signed
 
 from .tagger import Predictions
@@ -58,24 +59,32 @@ def _bar(name: str, score: float, kind: str) -> str:
 
 
 def words_read(explanation: Explanation, row: int) -> str:
-    """The text with marks on the words behind a label, the strongest ones as a sentence, and what the marks mean."""
+    """
+    The text with marks on the words behind a label, the strongest ones and all other parts as a sum, what the marks
+    mean, and similar training texts.
+    """
     label = explanation.labels[row]
+    partly = explanation.partly_read()
     cut = "The text is longer than the model reads: what is grey was not read."
     # It scrolls, so keys must reach it.
     region = '<div class="words" tabindex="0" role="region" aria-label="Words read">'
     return (
         f'<p class="summary" aria-live="polite"><bdi class="name">{escape(label.label)}</bdi> '
         f"{_strongest_words(explanation, row)}</p>"
-        f'{region}{explanation.highlighted_html(row)}<p class="legend">{html_legend(explanation)}</p></div>'
+        f"{region}{explanation.highlighted_html(row)}{html_similar(explanation, row)}"
+        f'<p class="legend">{html_legend(explanation)}</p></div>'
         f"{note(cut) if explanation.truncated else ''}"
+        f"{note(partly.capitalize() + '.') if partly else ''}"
     )
 
 
 def _strongest_words(explanation: Explanation, row: int) -> str:
-    label = explanation.labels[row]
-    if label.logit is None:
+    label, read = explanation.labels[row], ""
+    if explanation.measure == ATTENTION:
         words = ", ".join(f"<bdi>{escape(printable(word))}</bdi> {weight:.2f}" for word, weight in label.words)
-        return f"read most: {words}" if words else "found no words to read"
+        read = f"read most: {words}" if words else "found no words to read"
+    if label.logit is None:
+        return read
     words, rest = explanation.addends(row)
     shown = [
         f'<span class="{"for" if value > 0 else "against"}"><bdi>{escape(printable(word))}</bdi> '
@@ -84,7 +93,7 @@ def _strongest_words(explanation: Explanation, row: int) -> str:
     ]
     # In brackets, since a word of the text may be called the same.
     shown += [f"({escape(printable(name))}) {minus(signed(value))}" for name, value in rest]
-    return f"{', '.join(shown)} {html_sum(explanation, row)}"
+    return f"{read}{'; added: ' if read else ''}{', '.join(shown)} {html_sum(explanation, row)}"
 
 
 def file_summary(number: int, first: Sequence[tuple[str, Predictions]]) -> str:

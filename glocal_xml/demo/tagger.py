@@ -41,10 +41,10 @@ class Tagger:
         ]
 
     def why_no_words(self) -> str | None:
-        """Why the words that a label read cannot be shown, if so."""
+        """Why what is behind a label cannot be shown, if so."""
         model = self._pipe.model
-        if not any(hasattr(head, "key") for head in model.branch_heads().values()):
-            return "This model has no label-word attention: which words a label read cannot be shown."
+        if model.config.blend is None and not any(hasattr(head, "key") for head in model.branch_heads().values()):
+            return "This model has no label-word attention and no blend: what is behind a label cannot be shown."
         if model.label_names is None:
             return "This model has no names of labels, by which one could ask for the words that they read."
         return None
@@ -58,10 +58,11 @@ class Tagger:
         return found
 
     def explain(self, text: str, labels: list[str]) -> Explanation:
-        """The words of a text that given labels read."""
+        """What is behind given labels of a text."""
         text, length, tokenizer = readable_text(text), self._pipe.max_length, self._pipe.tokenizer
-        # Looking through a whole book for words takes seconds, and the model reads but its start.
+        # Looking through a whole book for words takes seconds, and a model without experts reads but its start.
         is_long = length is not None and len(text) > CHARACTERS_PER_TOKEN * length
+        is_long = is_long and not self._pipe.model.text_experts()
         is_cut = is_long and tokenizer.truncation_side == "right"
         start = text[: CHARACTERS_PER_TOKEN * length] if is_cut else text
         with self._lock:

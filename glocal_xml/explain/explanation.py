@@ -1,7 +1,7 @@
 """What an explanation holds, and the forms it can be given."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .printable import NOTHING, signed, two_digits
@@ -10,19 +10,44 @@ from .words import Word
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ALL_BRANCHES = "all"
+ALL_BRANCHES, BLEND = "all", "blend"
 # What the numbers of words are.
 ATTENTION, CONTRIBUTIONS = "attention", "contributions"
+# How parts of a blend are called; others are heads that read the text as a whole.
+_PART_NAMES = {"memory": "similar texts", "frequency": "label frequency", "tree": "label tree"}
+FURTHER_WORDS = "further words"
+
+
+@dataclass
+class SimilarText:
+    """
+    A training text that is similar to the explained one.
+
+    Args:
+        number: Its number among the training texts, counted from 0; -1 for the name of a label.
+        similarity: Cosine similarity, 0 to 1.
+        labels: Names of its labels.
+    """
+
+    number: int
+    similarity: float
+    labels: list[str]
+
+    @property
+    def name(self) -> str:
+        """How it is called."""
+        return f"training text {self.number}" if self.number >= 0 else "the name of a label"
 
 
 @dataclass
 class LabelExplanation:
     """
-    A label and the words behind it.
+    A label and what is behind it.
 
-    With `attention_scoring="evidence"` a word has a contribution: what it adds to the logit of the label in the branch
-    that is explained. `sum(word_contributions) + sum(other_contributions.values()) + bias` is `logit`. With
-    `attention_scoring="mlp"` there is attention alone, and the fields of contributions are `None`.
+    With a blend, `sum(word_contributions) + sum(other_contributions.values()) + sum(parts.values()) + bias` is the
+    `logit`, whose sigmoid is the final score. Without one the same holds for a branch with
+    `attention_scoring="evidence"`: there are no parts then, and the sigmoid of the logit is the probability of the
+    branch. With `attention_scoring="mlp"` and no blend there is attention alone, and these fields are `None`.
 
     Args:
         label: Name of the label.
@@ -31,30 +56,36 @@ class LabelExplanation:
         local_share: What part of the score the branches with label-word attention bring, 0 to 1. The score is the mean
             over branches, so it is the sum of their probabilities by the sum of all. With a label tree the probability
             of every branch includes the way down to the label's cluster, which cancels: the share is then that of
-            telling the label from the others of its cluster. 1 where all branches have attention.
+            telling the label from the others of its cluster. 1 where all branches have attention; `None` with a blend.
         word_weights: With what share of its attention the label read each of the explanation's words. Special tokens
             (`[CLS]`, `<sep>`) have a share too, which is left out and not given to the words: the sum may be below 1.
+            `None` where the model has no attention.
         words: The words that matter most with their contributions, or else their attention; the largest first,
             whatever their sign. Occurrences of a word are summed.
         word_contributions: What each of the explanation's words adds to the logit: above 0 for the label, below 0
             against it.
         other_contributions: What tokens that are part of no word add: special tokens by their name, and those for
             blanks and the like as `"between words"`.
-        bias: The bias of the label, which is there before a word is read; 0 where the model has none.
-        logit: The sum of all of these. Its sigmoid is the probability of the branch, or, with a label tree, that of
-            the label given its cluster.
-        cluster_score: With a label tree, the probability of the way down to the cluster of the label; times the
-            sigmoid of the logit it is the probability of the branch. `None` without a tree.
+        parts: What has no words, by its name among the weights of the blend: heads such as `"global"`, `"memory"`
+            (similar texts), `"frequency"` (how often the label was met in training), and `"tree"` (the way down a
+            label tree, in branches that read words). Empty without a blend.
+        bias: What is there before anything is read: the bias of the label, and with a blend also that of the blend and
+            where the lexical expert starts; 0 where there is none.
+        logit: The sum of all of these. Without a blend its sigmoid is the probability of the branch, or, with a label
+            tree, that of the label given its cluster.
+        cluster_score: With a label tree and no blend, the probability of the way down to the cluster of the label;
+            times the sigmoid of the logit it is the probability of the branch.
     """
 
     label: str
     score: float
     branch_scores: dict[str, float]
-    local_share: float
-    word_weights: list[float]
+    local_share: float | None
+    word_weights: list[float] | None
     words: list[tuple[str, float]]
     word_contributions: list[float] | None = None
     other_contributions: dict[str, float] | None = None
+    parts: dict[str, float] = field(default_factory=dict)
     bias: float | None = None
     logit: float | None = None
     cluster_score: float | None = None
@@ -64,27 +95,36 @@ class LabelExplanation:
         """The contribution of each of the explanation's words where it has one, else its attention."""
         return self.word_weights if self.word_contributions is None else self.word_contributions
 
+    def named_parts(self) -> list[tuple[str, float]]:
+        """The parts as people call them."""
+        return [(_PART_NAMES.get(name, f"whole text, {name}"), value) for name, value in self.parts.items()]
+
     def branch_summary(self) -> str:
         """What the branches say, and the share of those with attention; nothing where there is only one."""
         if len(self.branch_scores) == 1:
             return ""
         branches = ", ".join(f"{name} {two_digits(score)}" for name, score in self.branch_scores.items())
-        return f"{branches}; {100 * self.local_share:.0f} % by attention"
+        return branches if self.local_share is None else f"{branches}; {100 * self.local_share:.0f} % by attention"
 
 
 @dataclass
 class Explanation:
     """
-    Labels of a text and the words behind each.
+    Labels of a text and what is behind each.
 
     Args:
         text: The text.
         words: Every word that was read, each occurrence with its place, in the order of the text.
         labels: The explained labels.
-        branch: The branch whose words are shown; `"all"` for the mean of all that read words.
+        branch: The branch whose words are shown; `"blend"` for all that adds to the final score, `"all"` for the mean
+            of all branches that read words.
         truncated: Whether the text was too long, so that words before the first or after the last of `words` were not
             read.
         measure: What the numbers in `words` of each label are: `"contributions"`, signed, or `"attention"`.
+        similar_texts: With a blend, the most similar training texts, and the most similar ones that have an explained
+            label, best first.
+        encoder_characters: How many characters the encoder read of a text that the lexical expert read all of; `None`
+            where there is no such difference.
     """
 
     text: str
@@ -93,43 +133,74 @@ class Explanation:
     branch: str
     truncated: bool
     measure: str = ATTENTION
+    similar_texts: list[SimilarText] = field(default_factory=list)
+    encoder_characters: int | None = None
 
     def meaning(self) -> str:
         """What the numbers are, in a few sentences."""
         if self.measure == ATTENTION:
-            return (
+            attention = (
                 "The number of a word is its share of the label's attention. Attention tells what a label looked at; "
                 "it is no proof that a word caused the score, nor whether it speaks for the label or against it."
             )
-        has_tree = any(label.cluster_score is not None for label in self.labels)
-        of_logit = "the probability of the label given its cluster" if has_tree else "the probability of the branch"
-        where, whole = f"the branch {self.branch}", f"that logit, whose sigmoid is {of_logit}"
+            return f"{attention} What is added sums to {self._whole()}." if self.branch == BLEND else attention
+        if self.branch == BLEND:
+            named = dict.fromkeys(name for label in self.labels for name, _ in label.named_parts())
+            return (
+                "The number of a word is what it adds to the label's logit: + speaks for the label, - against it. All "
+                f"words, {''.join(f'{name}, ' for name in named)}special tokens and the bias sum to {self._whole()}."
+            )
+        where = f"the branch {self.branch}"
         if self.branch == ALL_BRANCHES:
             where = "the branches that read words (their mean, weighted by their probabilities)"
-            whole = "the mean of their logits"
         return (
             f"The number of a word is what it adds to the label's logit in {where}: + speaks for the label, - against "
-            f"it. All words, special tokens and the bias of the label sum to {whole}."
+            f"it. All words, special tokens and the bias of the label sum to {self._whole()}."
         )
+
+    def _whole(self) -> str:
+        if self.branch == BLEND:
+            return "the logit, whose sigmoid is the score"
+        if self.branch == ALL_BRANCHES:
+            return "the mean of their logits"
+        has_tree = any(label.cluster_score is not None for label in self.labels)
+        of_logit = "the probability of the label given its cluster" if has_tree else "the probability of the branch"
+        return f"that logit, whose sigmoid is {of_logit}"
+
+    def partly_read(self) -> str:
+        """How much of a long text the encoder read, where the experts read all of it; else nothing."""
+        if self.encoder_characters is None:
+            return ""
+        read = f"{self.encoder_characters:,} of {len(self.text):,} characters"
+        return f"long: the encoder read {read}, the lexical expert all of them"
+
+    def similar_with(self, label_row: int) -> list[SimilarText]:
+        """
+        The similar training texts that have a label.
+
+        Args:
+            label_row: Which of `labels` is meant.
+        """
+        return [text for text in self.similar_texts if self.labels[label_row].label in text.labels]
 
     def rest(self, label_row: int, shown: Sequence[str] | None = None) -> list[tuple[str, float]]:
         """
-        What, beside some words, adds to the logit of a label: other words, special tokens and the bias, each by name.
-        Together with those words it sums to the logit. Empty where words have no contributions.
+        What, beside some words, adds to the logit of a label: other words, parts without words, special tokens and the
+        bias, each by name. Together with those words it sums to the logit. Empty where there is attention alone.
 
         Args:
             label_row: Which of `labels` is meant.
             shown: The words that are shown by themselves; those in `words` of the label by default.
         """
         label = self.labels[label_row]
-        if label.word_contributions is None:
+        if label.logit is None:
             return []
         named = {word for word, _ in label.words} if shown is None else set(shown)
-        others = [
-            value for word, value in zip(self.words, label.word_contributions, strict=True) if word.text not in named
-        ]
+        numbers = [] if label.word_contributions is None else zip(self.words, label.word_contributions, strict=True)
+        others = [value for word, value in numbers if word.text not in named]
         return [
             *([("other words", sum(others))] if others else []),
+            *label.named_parts(),
             *label.other_contributions.items(),
             *([("bias", label.bias)] if label.bias else []),
         ]
@@ -142,9 +213,32 @@ class Explanation:
         Args:
             label_row: Which of `labels` is meant.
         """
-        words = [(word, value) for word, value in self.labels[label_row].words if signed(value) != NOTHING]
+        label = self.labels[label_row]
+        words = [] if label.word_contributions is None else label.words
+        words = [(word, value) for word, value in words if signed(value) != NOTHING]
         rest = self.rest(label_row, [word for word, _ in words])
         return words, [(name, value) for name, value in rest if signed(value) != NOTHING]
+
+    def start(self, characters: int) -> "Explanation":
+        """
+        The same for the start of the text alone, of so many characters. What words further on add is one number,
+        `"further words"` in `other_contributions`.
+        """
+        if len(self.text) <= characters:
+            return self
+        number = sum(word.end <= characters for word in self.words)
+        words, labels = self.words[:number], []
+        for label in self.labels:
+            fields: dict[str, Any] = {}
+            if label.word_weights is not None:
+                fields["word_weights"] = label.word_weights[:number]
+            if label.word_contributions is not None:
+                further = sum(label.word_contributions[number:])
+                others = {**label.other_contributions, **({FURTHER_WORDS: further} if further else {})}
+                fields |= {"word_contributions": label.word_contributions[:number], "other_contributions": others}
+            labels.append(replace(label, **fields))
+            labels[-1].words = strongest_words(words, labels[-1].word_values, len(label.words))
+        return replace(self, text=self.text[:characters] + "…", words=words, labels=labels)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON can hold it."""

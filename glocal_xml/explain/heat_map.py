@@ -68,8 +68,8 @@ def heat_map(explanation: Explanation) -> "Figure":
 
 
 def _rest(explanation: Explanation, words: list[str]) -> dict[str, list[float]]:
-    """What beside some words adds to the logit of each label, and the logit itself; nothing for attention."""
-    if explanation.measure == ATTENTION:
+    """What beside some words adds to the logit of each label, and the logit itself; nothing for attention alone."""
+    if any(label.logit is None for label in explanation.labels):
         return {}
     rows = [dict(explanation.rest(row, words)) for row in range(len(explanation.labels))]
     names = dict.fromkeys(name for row in rows for name in row)

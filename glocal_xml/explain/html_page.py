@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from .explanation import ATTENTION, Explanation, LabelExplanation
+from .explanation import ATTENTION, Explanation, LabelExplanation, SimilarText
 from .printable import printable, short, signed, two_digits
 
 # A value as a share of the largest one: below it, a mark could not be seen.
@@ -38,6 +38,9 @@ summary:focus-visible { outline: 3px solid var(--bar); border-radius: .5rem; }
 .words .against { background: rgba(239,68,68,.25); border-color: rgba(239,68,68,.7); border-style: dashed; }
 .words .rest { border-style: dotted; }
 .words .sum { border-color: transparent; font-weight: 600; }
+.similar { border: none; font-size: .875rem; }
+.similar summary { padding: .2rem 0; }
+.similar ul { margin: 0; padding-inline-start: 1.2rem; overflow-wrap: anywhere; }
 """
 _HEAD = f"""<!DOCTYPE html>
 <html lang="en">
@@ -50,6 +53,7 @@ _HEAD = f"""<!DOCTYPE html>
 </head>
 """
 _LONGEST_HEADING = 100
+_SIMILAR = 5
 
 
 def highlighted_text(explanation: Explanation, label_row: int) -> str:
@@ -86,6 +90,32 @@ def html_sum(explanation: Explanation, label_row: int) -> str:
     )
 
 
+def html_similar(explanation: Explanation, label_row: int) -> str:
+    """
+    The similar training texts that have a label, with the labels of each, as a fragment of HTML; a sentence where none
+    of the most similar ones has it, and nothing where the model knows none.
+    """
+    if not explanation.similar_texts:
+        return ""
+    label, found = explanation.labels[label_row].label, explanation.similar_with(label_row)[:_SIMILAR]
+    if not found:
+        return '<p class="note">None of the training texts that are most similar to this one has the label.</p>'
+    rows = "".join(f"<li>{_similar_text(text, label)}</li>" for text in found)
+    return (
+        f'<details class="similar"><summary>Similar training texts with this label</summary><ul>{rows}</ul></details>'
+    )
+
+
+def _similar_text(text: SimilarText, label: str) -> str:
+    names = ", ".join(
+        f'<bdi lang="">{escape(short(name, _LONGEST_HEADING))}</bdi>' for name in text.labels if name != label
+    )
+    own = f'<b><bdi lang="">{escape(short(label, _LONGEST_HEADING))}</bdi></b>'
+    return f"{text.name.capitalize()}, similarity {two_digits(text.similarity)}: {own}" + (
+        f", {names}" if names else ""
+    )
+
+
 def html_page(explanations: Sequence[Explanation]) -> str:
     """A whole page of explained texts."""
     articles = "\n".join(_article(explanation) for explanation in explanations)
@@ -104,9 +134,11 @@ def html_page(explanations: Sequence[Explanation]) -> str:
 def _article(explanation: Explanation) -> str:
     parts = [f'<h2 dir="auto" lang="">{escape(short(explanation.text, _LONGEST_HEADING))}</h2>']
     if not explanation.words:
-        parts.append('<p class="note">There is no word in the text that could be read.</p>')
+        parts.append('<p class="note">There is no word in the text that has a number.</p>')
     if explanation.truncated:
         parts.append('<p class="note">The text is longer than the model reads: what is pale was not read.</p>')
+    if explanation.partly_read():
+        parts.append(f'<p class="note">{escape(explanation.partly_read().capitalize())}.</p>')
     parts += [_details(explanation, row, label) for row, label in enumerate(explanation.labels)]
     return "\n".join(["<article>", *parts, "</article>"])
 
@@ -121,16 +153,18 @@ def _details(explanation: Explanation, row: int, label: LabelExplanation) -> str
 <div class="read">{note}
 <ul class="words">{_chips(explanation, row)}</ul>
 {highlighted_text(explanation, row)}
-</div>
+{html_similar(explanation, row)}</div>
 </details>"""
 
 
 def _chips(explanation: Explanation, row: int) -> str:
-    label = explanation.labels[row]
+    label, chips = explanation.labels[row], []
+    if explanation.measure == ATTENTION:
+        chips += [f"<li>{_name(word)} {weight:.2f}</li>" for word, weight in label.words]
     if label.logit is None:
-        return "".join(f"<li>{_name(word)} {weight:.2f}</li>" for word, weight in label.words)
+        return "".join(chips)
     words, rest = explanation.addends(row)
-    chips = [
+    chips += [
         f'<li class="{"for" if value > 0 else "against"}">{_name(word)} {minus(signed(value))}</li>'
         for word, value in words
     ]
@@ -148,13 +182,15 @@ def minus(number: str) -> str:
 
 
 def _mark(word: str, label: LabelExplanation, number: int, strongest: float) -> str:
-    shown, value, attention = escape(printable(word)), label.word_values[number], label.word_weights[number]
+    shown, value = escape(printable(word)), label.word_values[number]
     strength = abs(value) / strongest if strongest > 0 else 0.0
     if strength < _FAINTEST:
         return shown
     if label.word_contributions is None:
-        return _styled(shown, _READ, 0.6 * strength, f"{attention:.3f}")
-    title = f"{minus(f'{value:+.3f}')}, attention {attention:.3f}"
+        return _styled(shown, _READ, 0.6 * strength, f"{value:.3f}")
+    title = minus(f"{value:+.3f}")
+    if label.word_weights is not None:
+        title += f", attention {label.word_weights[number]:.3f}"
     return _styled(shown, _FOR if value > 0 else _AGAINST, 0.6 * strength, title)
 
 

@@ -1,19 +1,28 @@
-"""Which words speak for a label and which against it, or what it read."""
+"""Which words speak for a label and which against it, or what it read; with a blend, all that adds to its score."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.modeling.encoder import evaluation_mode
 
-from .explanation import ALL_BRANCHES, ATTENTION, CONTRIBUTIONS, Explanation, LabelExplanation, strongest_words
-from .words import ReadWords
+from .blended_logit import LEXICAL, LogitParts, blended_logit, similar_texts, word_branches
+from .branch_logit import branch_shares, has_evidence, label_biases, mean_of_branches, tree_paths
+from .encoded_text import EncodedText
+from .explanation import (
+    ALL_BRANCHES,
+    ATTENTION,
+    BLEND,
+    CONTRIBUTIONS,
+    Explanation,
+    LabelExplanation,
+    strongest_words,
+)
+from .words import ReadWords, Word
 
-# Tokens of the text that cover no word, such as one for a blank.
-BETWEEN_WORDS = "between words"
+# Words, the fields of each label, what the numbers of words are, and further fields of the explanation.
+Reading = tuple[list[Word], list[dict[str, Any]], str, dict[str, Any]]
 
 
 def explain(
@@ -28,157 +37,163 @@ def explain(
     branch: str | None = None,
 ) -> Explanation:
     """
-    Explains the best labels of a text, or given ones, by its words.
+    Explains the best labels of a text, or given ones.
 
-    With `attention_scoring="evidence"` every word has a signed contribution to the logit of a label in a branch; with
-    special tokens and the bias of the label they sum to that logit (with a label tree, to what the label has of its
-    own, given its cluster). With `attention_scoring="mlp"` words have attention weights, which tell what a label
-    looked at; they are no proof that the words caused the score. Neither says anything about the part of the score
-    that branches bring which do not read words (see `LabelExplanation.local_share`).
+    With a blend the logit of a label is a weighted sum, and so is its explanation: what each word adds in the branches
+    with `attention_scoring="evidence"` and in the lexical expert, what the whole text adds in other heads, what
+    similar training texts and the frequency of the label add, and a bias. All sum to the logit of the final score.
+
+    Without a blend one branch is explained. With `attention_scoring="evidence"` every word has a signed contribution
+    to the logit of a label in a branch; with special tokens and the bias of the label they sum to that logit (with a
+    label tree, to what the label has of its own, given its cluster). With `attention_scoring="mlp"` words have
+    attention weights, which tell what a label looked at; they are no proof that the words caused the score. Neither
+    says anything about the part of the score that branches bring which do not read words (see
+    `LabelExplanation.local_share`).
 
     Sub-words are joined to words, and their numbers summed.
 
     Args:
-        model: A trained model with label-word attention and label names.
+        model: A trained model with label names, and with a blend or label-word attention.
         tokenizer: Its (fast) tokenizer.
         text: The text.
         labels: Names of the labels to explain; by default the best `top_k`.
         top_k: How many labels to explain.
         num_words: How many of the words that matter most to give per label.
-        max_length: Longest text in tokens; by default what the tokenizer was saved with, the length in training.
-        branch: Which branch to explain, such as the expert `A-6`; by default the first that reads words. `"all"` gives
-            the mean of all of these, each with the weight of its probability for the label; contributions then sum to
-            the mean of their logits.
+        max_length: Longest text in tokens; by default what the tokenizer was saved with, the length in training. The
+            experts read all of a text.
+        branch: What to explain: `"blend"`, the default where the model has one; or a branch, such as the expert `A-6`,
+            by default the first that reads words. `"all"` gives the mean of all of these, each with the weight of its
+            probability for the label; contributions then sum to the mean of their logits.
     """
     if model.label_names is None:
         raise ValueError("The model has no label names; give them with `model.set_label_names`.")
     if num_words < 0:
         raise ValueError(f"`num_words` must be at least 0, got {num_words}.")
-    attending = model.attention_branches()
-    branch = attending[0] if branch is None else branch
-    if branch not in (*attending, ALL_BRANCHES):
-        raise ValueError(f"`branch` must be one of {', '.join(attending)} or {ALL_BRANCHES!r}, got {branch!r}.")
+    branch = _checked_branch(model, branch)
     # Half of a character, which no tokenizer reads, becomes one character, so that places stay.
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    encoding = _encode(tokenizer, text, max_length)
-    inputs = {name: value.to(model.device) for name, value in encoding.items()}
+    encoded = EncodedText(model, tokenizer, text, max_length)
     if labels is None:
-        label_ids = model.predict_top_k(**inputs, top_k=top_k).top_k_ids[0]
+        label_ids = model.predict_top_k(**encoded.inputs, top_k=top_k).top_k_ids[0]
     else:
         label_ids = _ids_of(labels, model.label_names).to(model.device)
-    scores = {name: values[0] for name, values in model.score_labels(label_ids, **inputs).items()}  # (labels,) each
+    scores = model.score_labels(label_ids, **encoded.inputs)
+    scores = {name: values[0] for name, values in scores.items()}  # (labels,) each
     final = scores.pop("final")
-    shares = _branch_shares(scores)
-    local_share = sum(shares[name] for name in attending)  # (labels,)
-    shown = {name: shares[name] for name in (attending if branch == ALL_BRANCHES else [branch])}
-    total = sum(shown.values())
-    shown = {name: share / total for name, share in shown.items()}
-    attention = _mean_of_branches(model.label_word_attention, shown, label_ids, inputs)  # (labels, tokens)
-    read = ReadWords(text, encoding.encodings[0].offsets)
-    word_weights = read.sums(attention).tolist()
-    contributions: list[dict[str, Any]] = [{} for _ in word_weights]
-    if model.config.attention_scoring == "evidence":
-        contributions = _contributions(model, shown, label_ids, inputs, read, encoding)
+    read = _read_blend if branch == BLEND else _read_branch
+    words, fields, measure, further = read(model, encoded, label_ids, scores, branch)
     explained = [
         LabelExplanation(
             label=model.label_names[label],
             score=final[row].item(),
             branch_scores={name: values[row].item() for name, values in scores.items()},
-            local_share=local_share[row].item(),
-            word_weights=word_weights[row],
             words=[],
-            **contributions[row],
+            **fields[row],
         )
         for row, label in enumerate(label_ids.tolist())
     ]
     for label in explained:
-        label.words = strongest_words(read.words, label.word_values, num_words)
-    return Explanation(
-        text=text,
-        words=read.words,
-        labels=explained,
-        branch=branch,
-        truncated=bool(encoding.encodings[0].overflowing),
-        measure=CONTRIBUTIONS if model.config.attention_scoring == "evidence" else ATTENTION,
-    )
+        label.words = strongest_words(words, label.word_values, num_words)
+    return Explanation(text=text, words=words, labels=explained, branch=branch, measure=measure, **further)
 
 
-def _mean_of_branches(
-    values: Callable[..., torch.Tensor],
-    shown: dict[str, torch.Tensor],
-    label_ids: torch.Tensor,
-    inputs: dict[str, torch.Tensor],
-) -> torch.Tensor:
-    """What branches give for the tokens of one text, weighted by (labels,) each, of shape (labels, tokens)."""
-    # In double precision on the CPU: sums over many tokens then lose nothing of what the model computed.
-    return sum(
-        share.cpu().double().unsqueeze(1) * values(label_ids, **inputs, branch=name)[0].cpu().double()
-        for name, share in shown.items()
-    )
+def _checked_branch(model: XMTCPreTrainedModel, branch: str | None) -> str:
+    if model.config.blend is None:
+        known = [*model.attention_branches(), ALL_BRANCHES]
+    else:
+        attending = _attending(model)
+        known = [BLEND, *attending, *([ALL_BRANCHES] if attending else [])]
+    if branch not in (None, *known):
+        raise ValueError(f"`branch` must be one of {', '.join(known)}, got {branch!r}.")
+    return known[0] if branch is None else branch
 
 
-def _contributions(
+def _attending(model: XMTCPreTrainedModel) -> list[str]:
+    return [name for name, head in model.branch_heads().items() if hasattr(head, "key")]
+
+
+def _read_blend(
     model: XMTCPreTrainedModel,
-    shown: dict[str, torch.Tensor],
+    encoded: EncodedText,
     label_ids: torch.Tensor,
-    inputs: dict[str, torch.Tensor],
-    read: ReadWords,
-    encoding: BatchEncoding,
-) -> list[dict[str, Any]]:
+    scores: dict[str, torch.Tensor],
+    branch: str,
+) -> Reading:
+    """All that adds to the final logits."""
+    by_words, attending = word_branches(model), _attending(model)
+    reads_all = LEXICAL in by_words
+    read = ReadWords(encoded.text, [*encoded.head_spans, *(encoded.text_spans if reads_all else [])])
+    attention: list[list[float] | None] = [None] * len(label_ids)
+    if attending:
+        shares = branch_shares({name: scores[name] for name in attending})
+        weights = mean_of_branches(model.label_word_attention, shares, label_ids, encoded.head_inputs)
+        attention = read.sums(weights).tolist()
+    measure = CONTRIBUTIONS if by_words or not attending else ATTENTION
+    fields = _sums(blended_logit(model, encoded, label_ids), encoded, read)
+    for label, weights in zip(fields, attention, strict=True):
+        label |= {"local_share": None, "word_weights": weights}
+        if measure == ATTENTION:
+            label["word_contributions"] = None
+    is_cut = model.encoder is not None and encoded.is_cut
+    further = {
+        "truncated": is_cut and not reads_all,
+        "encoder_characters": encoded.encoder_characters if is_cut and reads_all else None,
+        "similar_texts": similar_texts(model, encoded, label_ids),
+    }
+    return read.words, fields, measure, further
+
+
+def _read_branch(
+    model: XMTCPreTrainedModel,
+    encoded: EncodedText,
+    label_ids: torch.Tensor,
+    scores: dict[str, torch.Tensor],
+    branch: str,
+) -> Reading:
+    """The words of a branch, or of the mean of all with attention."""
+    attending, shares = model.attention_branches(), branch_shares(scores)
+    shown = {name: shares[name] for name in (attending if branch == ALL_BRANCHES else [branch])}
+    total = sum(shown.values())
+    shown = {name: share / total for name, share in shown.items()}
+    inputs, read = encoded.head_inputs, ReadWords(encoded.text, encoded.head_spans)
+    fields: list[dict[str, Any]] = [{} for _ in label_ids]
+    if has_evidence(model):
+        of_tokens = mean_of_branches(model.word_contributions, shown, label_ids, inputs)
+        biases = sum(share.cpu().double() * label_biases(model, name, label_ids) for name, share in shown.items())
+        fields = _sums(LogitParts(of_tokens, {}, biases), encoded, read)
+        paths = tree_paths(model, label_ids, inputs)
+        for row, label in enumerate(fields):
+            label["cluster_score"] = None if paths is None else paths[row].sigmoid().item()
+    attention = read.sums(mean_of_branches(model.label_word_attention, shown, label_ids, inputs)).tolist()
+    local_shares = sum(shares[name] for name in attending).tolist()
+    for label, weights, share in zip(fields, attention, local_shares, strict=True):
+        # Shares are those of a mean, which a blend is not.
+        label |= {"local_share": share if model.config.blend is None else None, "word_weights": weights}
+    return read.words, fields, CONTRIBUTIONS if has_evidence(model) else ATTENTION, {"truncated": encoded.is_cut}
+
+
+def _sums(parts: LogitParts, encoded: EncodedText, read: ReadWords) -> list[dict[str, Any]]:
     """The fields of each label that add up to its logit."""
-    of_tokens = _mean_of_branches(model.word_contributions, shown, label_ids, inputs)
-    biases = sum(share.cpu().double() * _biases(model, name, label_ids) for name, share in shown.items())  # (labels,)
-    clusters = _cluster_scores(model, label_ids, inputs)
-    names, is_special = encoding.encodings[0].tokens, encoding.encodings[0].special_tokens_mask
-    fields = []
-    for row, of_words in enumerate(read.sums(of_tokens).tolist()):
+    found = []
+    for row, of_words in enumerate(read.sums(parts.of_tokens).tolist()):
         others: dict[str, float] = {}
         for token in read.wordless:
-            name = names[token] if is_special[token] else BETWEEN_WORDS
-            others[name] = others.get(name, 0.0) + of_tokens[row, token].item()
-        fields.append(
+            value = parts.of_tokens[row, token].item()
+            if value:
+                name = encoded.wordless_name(token)
+                others[name] = others.get(name, 0.0) + value
+        named = {name: values[row].item() for name, values in parts.parts.items()}
+        bias = parts.bias[row].item()
+        found.append(
             {
                 "word_contributions": of_words,
                 "other_contributions": others,
-                "bias": biases[row].item(),
-                "logit": sum(of_words) + sum(others.values()) + biases[row].item(),
-                "cluster_score": None if clusters is None else clusters[row].item(),
+                "parts": named,
+                "bias": bias,
+                "logit": sum(of_words) + sum(others.values()) + sum(named.values()) + bias,
             }
         )
-    return fields
-
-
-@torch.no_grad()
-def _biases(model: XMTCPreTrainedModel, branch: str, label_ids: torch.Tensor) -> torch.Tensor:
-    """Biases of labels in a branch, of shape (labels,)."""
-    table, shard = model.branch_heads()[branch].label_embeddings, getattr(model, "label_shard", None)
-    if not model.config.label_bias:
-        return torch.zeros(len(label_ids), dtype=torch.double)
-    # Labels may be split over processes, each with the biases of its own.
-    biases = (
-        table.biases(label_ids)
-        if shard is None
-        else shard.collect(lambda ids: table.biases(ids).unsqueeze(0), label_ids)[0]
-    )
-    return biases.cpu().double()
-
-
-def _cluster_scores(
-    model: XMTCPreTrainedModel, label_ids: torch.Tensor, inputs: dict[str, torch.Tensor]
-) -> torch.Tensor | None:
-    """Probabilities of the ways down the label tree to the clusters of labels, (labels,); none without a tree."""
-    if not model.config.tree_levels:
-        return None
-    with torch.no_grad(), evaluation_mode(model):
-        return model(**inputs, output_scores=True).scores.paths(label_ids.unsqueeze(0))[0].sigmoid()
-
-
-def _encode(tokenizer: PreTrainedTokenizerBase, text: str, max_length: int | None) -> BatchEncoding:
-    if not tokenizer.is_fast:
-        raise ValueError(f"{type(tokenizer).__name__} does not tell where its tokens stand; use its fast variant.")
-    encoding = tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt")
-    # A tokenizer of words alone makes nothing of an empty text, but an unknown word of a space.
-    return encoding if encoding["input_ids"].numel() else tokenizer(" ", return_tensors="pt")
+    return found
 
 
 def _ids_of(labels: list[str], names: list[str]) -> torch.Tensor:
@@ -188,11 +203,3 @@ def _ids_of(labels: list[str], names: list[str]) -> torch.Tensor:
     if unknown or not labels:
         raise ValueError(f"The model has no labels {unknown}; `model.label_names` lists those it has.")
     return torch.tensor([ids[name] for name in labels])
-
-
-def _branch_shares(scores: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What part of the sum of the probabilities each branch brings, of shape (labels,)."""
-    # So that branches count alike where all are 0.
-    probabilities = {name: values.clamp(min=1e-12) for name, values in scores.items()}
-    total = sum(probabilities.values())
-    return {name: values / total for name, values in probabilities.items()}

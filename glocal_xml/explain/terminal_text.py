@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Callable
 
-from .explanation import ATTENTION, Explanation
+from .explanation import ATTENTION, BLEND, Explanation
 from .printable import printable, short, signed, two_digits
 
 _LONGEST_TEXT = 300
@@ -12,6 +12,9 @@ _WIDTH = 100
 _BOLD, _FAINT = "1", "2"
 # Strong and weak: what was read, what speaks for a label, and what against it.
 _READ, _FOR, _AGAINST = ("1;33", "33"), ("1;32", "32"), ("1;31", "31")
+# Below the name of a label.
+_INDENT = " " * 6
+_SIMILAR = 5
 
 
 def terminal_text(explanation: Explanation, color: bool, legend: bool = True) -> str:
@@ -24,14 +27,26 @@ def terminal_text(explanation: Explanation, color: bool, legend: bool = True) ->
     if explanation.truncated and explanation.words:
         read = explanation.words[-1].end - explanation.words[0].start
         lines.append(paint(f"  too long: {read:,} of {len(explanation.text):,} characters were read", _FAINT))
+    if explanation.partly_read():
+        lines.append(paint(f"  {explanation.partly_read()}", _FAINT))
     names = [short(label.label, _LONGEST_NAME) for label in explanation.labels]
     width = max(map(len, names), default=0)
     for row, (name, label) in enumerate(zip(names, explanation.labels, strict=True)):
         start = f"{paint(f'{two_digits(label.score):>5}', _BOLD)} {name:{width}}  "
         summary = label.branch_summary()
         branches = paint(f"({summary})", _FAINT) + "  " if summary else ""
-        shown = _attention if explanation.measure == ATTENTION else _contributions
-        lines.append(f"{start}{branches}{shown(explanation, row, paint)}")
+        shown = []
+        if explanation.measure == ATTENTION:
+            shown.append(_attention(explanation, row, paint))
+        if label.logit is not None:
+            shown += _contributions(explanation, row, paint)
+        if explanation.similar_with(row):
+            shown.append(paint(f"similar: {_similar(explanation, row)}", _FAINT))
+        if explanation.branch == BLEND:
+            # A sum of many parts is read more easily below the label.
+            lines += [f"{start}{branches}".rstrip(), *(_INDENT + line for line in shown)]
+        else:
+            lines.append(f"{start}{branches}{' '.join(shown)}")
     if legend and explanation.labels:
         lines += [paint(f"  {line}", _FAINT) for line in textwrap.wrap(explanation.meaning(), _WIDTH)]
     return "\n".join(lines) + "\n"
@@ -44,8 +59,8 @@ def _attention(explanation: Explanation, row: int, paint: Callable[[str, str], s
     return f"read: {', '.join(shown) or 'nothing'}"
 
 
-def _contributions(explanation: Explanation, row: int, paint: Callable[[str, str], str]) -> str:
-    """A sum: words, then all the rest, then the logit."""
+def _contributions(explanation: Explanation, row: int, paint: Callable[[str, str], str]) -> list[str]:
+    """A sum: words, then all the rest, in lines of their own with a blend, then the logit."""
     label = explanation.labels[row]
     words, rest = explanation.addends(row)
     strongest = abs(words[0][1]) if words else 0.0
@@ -54,6 +69,14 @@ def _contributions(explanation: Explanation, row: int, paint: Callable[[str, str
         for word, value in words
     ]
     # In brackets, since a word of the text may be called the same.
-    shown += [paint(f"({printable(name)}) {signed(value)}", _FAINT) for name, value in rest]
+    others = [paint(f"({printable(name)}) {signed(value)}", _FAINT) for name, value in rest]
     cluster = "" if label.cluster_score is None else f", cluster {two_digits(label.cluster_score)}"
-    return f"adds: {', '.join(shown) or 'nothing'} = logit {signed(label.logit)}{cluster}"
+    end = f" = logit {signed(label.logit)}{cluster}"
+    if explanation.branch != BLEND or not shown or not others:
+        return [f"adds: {', '.join(shown + others) or 'nothing'}{end}"]
+    return [f"adds: {', '.join(shown)},", f"      {', '.join(others)}{end}"]
+
+
+def _similar(explanation: Explanation, row: int) -> str:
+    found = explanation.similar_with(row)[:_SIMILAR]
+    return ", ".join(f"{text.name} ({two_digits(text.similarity)})" for text in found)

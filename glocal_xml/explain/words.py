@@ -59,6 +59,7 @@ class ReadWords:
         word_at: list[int | None] = [None] * len(text)
         for number, word in enumerate(words):
             word_at[word.start : word.end] = [number] * (word.end - word.start)
+        self._number = len(token_spans)
         self._tokens, places, self._shares, self.wordless = [], [], [], []
         for token, (start, end) in enumerate(token_spans):
             covered = Counter(number for number in word_at[start:end] if number is not None)
@@ -76,8 +77,9 @@ class ReadWords:
     def sums(self, values: torch.Tensor) -> torch.Tensor:
         """
         Values of tokens, of shape (labels, tokens), summed over each word, (labels, words). What belongs to a token
-        that covers several words is shared out by their characters in it.
+        that covers several words is shared out by their characters in it. Tokens beyond those given have none.
         """
+        values = torch.nn.functional.pad(values, (0, self._number - values.shape[1]))
         return values.new_zeros(len(values), len(self.words)).index_add(
             1,
             torch.tensor(self._columns, dtype=torch.long, device=values.device),

@@ -220,8 +220,15 @@ class LexicalExpert(nn.Module):
 
     @staticmethod
     def _of_occurrences(found: Tensor, features: Tensor, values: Tensor, of_feature: Tensor) -> Tensor:
-        matches = (found[:, None] == features) & (values != 0) & (found >= 0)[:, None]  # (tokens, features)
-        return of_feature @ (matches / matches.sum(dim=0).clamp(min=1)).T.to(of_feature)
+        kept = values.nonzero()[:, 0]
+        shares = of_feature.new_zeros(len(of_feature), len(found))
+        if len(kept):
+            # Distinct features are in order; a table of tokens and features would not fit for a book.
+            places = torch.searchsorted(features[kept], found).clamp(max=len(kept) - 1)
+            is_known = features[kept][places] == found
+            places = kept[places[is_known]]
+            shares[:, is_known] = of_feature[:, places] / torch.bincount(places)[places]
+        return shares
 
 
 def _product(logits: list[Tensor]) -> Tensor:

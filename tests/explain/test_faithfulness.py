@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from blended_models import blended_model, training_texts
 from tiny_encoders import WORDS
 from transformers import AutoModel, AutoTokenizer
 
@@ -71,6 +72,21 @@ def test_an_untrained_model_does_not(benchmark, encoder_folder, tokenizer):
     assert abs(row["top"]) < 0.05 and row["top > random"] < 0.95
 
 
+@pytest.mark.parametrize("name", ["GlocalXML", "no encoder"])
+def test_a_blended_model_needs_the_words_that_add_most(benchmark, name, tokenizer):
+    """The lexical expert alone has a weight: the encoder is random."""
+    model, (texts, _) = blended_model(name, tokenizer), training_texts()
+    model.config.blend["weights"] = {"lexical": 1.0}
+    drops = benchmark.measure(model, tokenizer, [*texts, ""], ks=(1,), labels=1, draws=2)
+    rows = {row["score"]: row for row in benchmark.summary(drops[1])}
+    assert set(rows) == {"final", *model.branch_names}
+    assert rows["final"]["texts"] == len(texts) and rows["final"]["top > random"] > 0.8
+    assert rows["final"]["top"] == pytest.approx(rows["lexical"]["top"], abs=1e-6)
+    # A text that is longer than the encoder reads is cut; without an encoder it is not.
+    long = " ".join(["moon"] * 100)
+    assert len(benchmark.read_part(model, tokenizer, long).split()) == (100 if name == "no encoder" else 62)
+
+
 def test_deleting_and_matching(benchmark):
     text = "one two, three"
     words = [Word("one", 0, 3), Word("two", 4, 7), Word(",", 7, 8), Word("three", 9, 14)]
@@ -102,6 +118,8 @@ def test_words_rank_by_what_they_add(benchmark):
         deleted(read, rank_by="contributions")
     with pytest.raises(ValueError, match="must be one of contributions, attention"):
         deleted(read, rank_by="order")
+    with pytest.raises(ValueError, match="no attention"):
+        deleted(replace(added, word_weights=None), rank_by="attention")
 
 
 def test_intervals_go_by_texts(benchmark):

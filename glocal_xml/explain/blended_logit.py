@@ -1,0 +1,111 @@
+"""The parts of the logit of a blend: what words, the whole text, similar texts and the label itself add to it."""
+
+from dataclasses import dataclass
+
+import torch
+
+from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling.blend import BIAS, FREQUENCY
+from glocal_xml.modeling.encoder import evaluation_mode
+from glocal_xml.modeling.label_scores import product_logits
+
+from .branch_logit import has_evidence, label_biases, tree_paths
+from .encoded_text import EncodedText
+from .explanation import SimilarText
+
+LEXICAL, MEMORY, TREE = "lexical", "memory", "tree"
+# How many similar texts to name, of all and of those that have a label.
+_SIMILAR = 5
+
+
+@dataclass
+class LogitParts:
+    """
+    Addends of the logits of labels.
+
+    Args:
+        of_tokens: What each token adds, (labels, tokens): those that the encoder reads, then, where the lexical expert
+            takes part, those of the whole text.
+        parts: What has no words, (labels,) each, by its name among the weights of the blend; `"tree"` for the way down
+            a label tree.
+        bias: What is there before anything is read, (labels,).
+    """
+
+    of_tokens: torch.Tensor
+    parts: dict[str, torch.Tensor]
+    bias: torch.Tensor
+
+
+def word_branches(model: XMTCPreTrainedModel) -> list[str]:
+    """The branches of a blend that add up over words."""
+    names = [name for name, head in model.branch_heads().items() if has_evidence(model) and hasattr(head, "key")]
+    names += [LEXICAL] if model.lexical is not None else []
+    return [name for name in names if model.config.blend["weights"].get(name)]
+
+
+@torch.no_grad()
+def blended_logit(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: torch.Tensor) -> LogitParts:
+    """What adds up to the final logits of labels, (labels,), for one text."""
+    weights = model.config.blend["weights"]
+    with evaluation_mode(model):
+        logits = model(**encoded.inputs, candidate_ids=label_ids).branch_logits[0]  # (branches, labels)
+    by_words = word_branches(model)
+    # In double precision on the CPU: sums over many tokens then lose nothing of what the model computed.
+    of_heads = torch.zeros(len(label_ids), len(encoded.head_spans), dtype=torch.double)
+    of_text = of_heads[:, :0]
+    bias = torch.full((len(label_ids),), weights.get(BIAS, 0.0), dtype=torch.double)
+    parts: dict[str, torch.Tensor] = {}
+    for name, values in zip(model.branch_names, logits.cpu().double(), strict=True):
+        weight = weights.get(name, 0.0)
+        if name == LEXICAL and name in by_words:
+            of_branch, start = model.lexical.contributions(label_ids, encoded.text_ids[0])
+            of_text = weight * of_branch.cpu().double()
+            bias += weight * start.cpu().double()
+        elif name in by_words:
+            of_branch, start, way = _of_head(model, name, encoded, label_ids)
+            of_heads += weight * of_branch
+            bias += weight * start
+            if way is not None:
+                parts[TREE] = parts.get(TREE, 0.0) + weight * way
+        elif weight:
+            parts[name] = weight * values
+    if weights.get(FREQUENCY):
+        parts[FREQUENCY] = weights[FREQUENCY] * model.log_frequencies[label_ids].cpu().double()
+    return LogitParts(torch.cat([of_heads, of_text], dim=1), parts, bias)
+
+
+def _of_head(
+    model: XMTCPreTrainedModel, branch: str, encoded: EncodedText, label_ids: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """
+    What tokens add to the logits of a branch, (labels, tokens), the biases of the labels, and what the way down a
+    label tree adds, where there is one.
+
+    With a tree the logit is no sum: it is reached from that without tokens by a step which the tokens share, as in the
+    lexical expert.
+    """
+    of_tokens = model.word_contributions(label_ids, **encoded.head_inputs, branch=branch)[0].cpu().double()
+    biases, paths = label_biases(model, branch, label_ids), tree_paths(model, label_ids, encoded.head_inputs)
+    if paths is None:
+        return of_tokens, biases, None
+    paths, rise = paths.cpu().double(), of_tokens.sum(dim=1)
+    start = product_logits(paths, biases)
+    slope = torch.where(rise.abs() > 1e-9, (product_logits(paths, biases + rise) - start) / rise, 0.0)
+    return of_tokens * slope[:, None], biases, start - biases
+
+
+@torch.no_grad()
+def similar_texts(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: torch.Tensor) -> list[SimilarText]:
+    """The most similar texts of the memory, and the most similar ones that have one of the labels, best first."""
+    if model.memory is None:
+        return []
+    similarities, rows = (values[0].tolist() for values in model.memory.similar(encoded.text_ids))
+    voting = [
+        SimilarText(number, similarity, [model.label_names[label] for label in model.memory.labels_of(row)])
+        for similarity, row, number in zip(similarities, rows, model.memory.text_numbers[rows].tolist(), strict=True)
+        if similarity > 0
+    ]
+    named = [model.label_names[label] for label in label_ids.tolist()]
+    kept = {id(text) for text in voting[:_SIMILAR]}
+    kept |= {id(text) for name in named for text in [text for text in voting if name in text.labels][:_SIMILAR]}
+    return [text for text in voting if id(text) in kept]
