@@ -31,6 +31,7 @@ def fit_memory(
     tokens: int,
     *,
     num_texts: int | None = None,
+    ignored: Sequence[int] = (),
     neighbors: int = NEIGHBORS,
     power: float = POWER,
 ) -> tuple[MemoryExpert, dict[str, Any]]:
@@ -44,6 +45,8 @@ def fit_memory(
         tokens: Size of the vocabulary.
         num_texts: How many of the rows, counted from the first, are texts; others, such as names of labels, are
             remembered, and count nothing in how rare a token is. All by default.
+        ignored: Ids of tokens that count only if texts have them: special ones. Others that no text has count as the
+            rarest, so that texts that are added later are found by them.
         neighbors: How many texts vote.
         power: Power of the similarity in a vote.
 
@@ -53,6 +56,9 @@ def fit_memory(
     texts = rows[:num_texts]
     frequencies = document_frequencies(texts, tokens)
     weights = inverse_frequencies(frequencies, len(texts))
+    unseen = frequencies == 0
+    unseen[[token for token in ignored if token < tokens]] = False
+    weights[unseen] = np.log(1 + len(texts)) + 1
     weights[frequencies > max(_MOST_TEXTS * len(texts), 5)] = 0
     counter = TextCounter(tokens)
     counter.weights.copy_(torch.from_numpy(weights))

@@ -278,7 +278,7 @@ class MemoryExpert(nn.Module):
         weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
         lengths = (self.label_starts[rows + 1] - self.label_starts[rows]).flatten()
         ends = lengths.cumsum(0)
-        total = int(ends[-1])
+        total = int(ends[-1]) if len(ends) else 0
         which = torch.repeat_interleave(lengths, output_size=total)
         places = torch.arange(total, device=ends.device) + (self.label_starts[rows].flatten() - ends + lengths)[which]
         cells = which // rows.shape[1] * self.num_labels + self.label_ids[places].long()
