@@ -74,10 +74,18 @@ class Ranking:
 class MeanProbability(LabelScores):
     """Scores whose probability is the mean of the probabilities of several branches (eq. 7 of GlocalXML)."""
 
+    # Whether `top_k` looks at some labels alone.
+    ranks_candidates = False
+
     def __init__(self, branches: dict[str, LabelScores]):
         self.branches = branches
         first = next(iter(branches.values()))
         self.num_texts, self.num_labels = first.num_texts, first.num_labels
+
+    @property
+    def most_ranked(self) -> int:
+        """How many labels `top_k` can be asked for."""
+        return self.num_labels
 
     @property
     def run_size(self) -> int:
