@@ -14,7 +14,10 @@ ALLOWED = {
     "data": {"atomic_file"},
     "metrics": set(),
     "calibration": {"atomic_file", "metrics", "modeling"},
-    "training": {"atomic_file", "calibration", "data", "metrics", "modeling", "pretrained", "trained_model"},
+    "experts": {"calibration", "data", "metrics", "modeling"},
+    "training": {
+        *("atomic_file", "calibration", "data", "experts", "metrics", "modeling", "pretrained", "trained_model"),
+    },
     "analysis": {"atomic_file", "data", "modeling", "training"},
     "estimate": {"atomic_file", "data", "modeling", "training"},
     "hub": {"training", "version"},

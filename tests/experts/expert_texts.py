@@ -9,7 +9,7 @@ FIRST = 5
 
 def texts_that_tell_labels(number, num_labels, seed=0, tokens=TOKENS):
     """
-    Rows of ids and label ids: the first token of a text is that of its label, and most have another label in the middle
+    Rows of ids and label ids: the first token of a text is that of its label, and most have another label later on
     and tokens that say nothing; every third has a token twice.
     """
     random = np.random.default_rng(seed)

@@ -170,7 +170,9 @@ def test_pairs_tell_what_single_tokens_do_not():
     rows, labels = [], []
     for i in range(200):
         first, second = (7, 9) if i % 2 else (9, 7)
-        rows.append(np.array([*random.integers(20, 40, 3), first, second, *random.integers(20, 40, 3)], dtype=np.int32))
+        rows.append(
+            np.array([*random.integers(20, 40, 3), first, second, *random.integers(20, 40, 3)], dtype=np.int32)
+        )
         labels.append([i % 2])
     for pairs, right in ((1000, True), (0, False)):
         expert, sizes = fit_lexical(rows[:150], labels[:150], 2, TOKENS, pairs=pairs, **OPTIONS)
