@@ -50,8 +50,6 @@ def main(argv: list[str]) -> None:
     edited.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
     new_space.save(args.output)
-    if model.config.calibration is not None:
-        logger.info("The calibration was of the old labels and is left out: calibrate the new model once more.")
     logger.info("%d labels, before %d: %s", new_space.num_labels, label_space.num_labels, args.output)
 
 

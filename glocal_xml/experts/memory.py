@@ -1,5 +1,6 @@
 """The memory expert: training texts as sparse rows that can be added and removed without training."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,7 +83,7 @@ def add_to_memory(
         numbers: What explanations call each text: its number where it comes from.
     """
     memory = _memory(model)
-    texts = vstack([matrix_of(memory.texts), sparse_rows(rows, memory.counter.cpu())]).tocsr()
+    texts = vstack([matrix_of(memory.texts), sparse_rows(rows, copy.deepcopy(memory.counter).cpu())]).tocsr()
     known = vstack([_label_matrix(memory), label_matrix(labels, memory.num_labels)]).tocsr()
     numbers = np.concatenate([memory.text_numbers.cpu().numpy(), np.asarray(numbers, dtype=np.int64)])
     _take(model, memory, texts, known, numbers)
@@ -95,6 +96,27 @@ def remove_from_memory(model: XMTCPreTrainedModel, numbers: Sequence[int]) -> in
     kept = np.flatnonzero(~np.isin(found, np.asarray(numbers)))
     _take(model, memory, matrix_of(memory.texts)[kept], _label_matrix(memory)[kept], found[kept])
     return len(found) - len(kept)
+
+
+def memory_with_labels(memory: MemoryExpert, kept: Sequence[int], added: int) -> tuple[MemoryExpert, dict[str, Any]]:
+    """
+    A memory with other labels, and its sizes for `config.memory`. Texts that lose all of their labels are forgotten.
+
+    Args:
+        memory: The memory.
+        kept: Ids of the labels that stay, in their new order.
+        added: How many labels, which no text has yet, come behind them.
+    """
+    before = _label_matrix(memory)
+    labels = before[:, list(kept)]
+    labels.resize(labels.shape[0], len(kept) + added)
+    texts = np.flatnonzero((np.diff(labels.indptr) > 0) | (np.diff(before.indptr) == 0))
+    numbers = memory.text_numbers.cpu().numpy()[texts]
+    expert, sizes = _made(
+        memory.counter, matrix_of(memory.texts)[texts], labels[texts], numbers, memory.neighbors, memory.power,
+        len(kept) + added,
+    )  # fmt: skip
+    return expert.to(memory.counter.weights.dtype), sizes
 
 
 def _memory(model: XMTCPreTrainedModel) -> MemoryExpert:
