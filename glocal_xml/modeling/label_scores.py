@@ -12,6 +12,9 @@ from transformers.utils import ModelOutput
 
 from .fused_loss import LossPair, binary_cross_entropy_pair
 
+# Labels that are looked at together when the best of many are looked for.
+_BLOCK = 32
+
 
 class LabelScores:
     """
@@ -178,6 +181,8 @@ class TopLabels:
         """
         if isinstance(labels, int):
             labels = torch.arange(labels, labels + logits.shape[1], device=logits.device)
+            if logits.device.type == "cpu" and logits.shape[1] > 4 * self.k * _BLOCK:
+                logits, labels = self._best_blocks(logits, labels)
         # 0.0 turns the zero with a minus sign into the other, which equals it.
         bits = (logits.float() + 0.0).view(torch.int32)
         # Negative floats are ordered the other way round.
@@ -189,6 +194,19 @@ class TopLabels:
             keys = keys.topk(min(self.k, keys.shape[1]), dim=1).values
         self.keys = keys
         return self
+
+    def _best_blocks(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """
+        Scores and labels of those blocks of a run that can hold the `k` best: a label of any other has `k` before it,
+        the highest of each of these. To look for blocks first is several times as fast on a processor.
+        """
+        whole = logits.shape[1] // _BLOCK * _BLOCK
+        blocks = logits[:, :whole].unflatten(1, (-1, _BLOCK))
+        numbers = TopLabels(self.k).update(blocks.amax(dim=2), torch.arange(blocks.shape[1])).result()[1]
+        columns = (numbers.unsqueeze(2) * _BLOCK + torch.arange(_BLOCK)).flatten(1)
+        rest = torch.arange(whole, logits.shape[1]).expand(len(logits), -1)
+        columns = torch.cat([columns, rest], dim=1)
+        return logits.gather(1, columns), labels[columns]
 
     def pad(self) -> None:
         """Fills up to `k` places with such as are lower than any score."""
@@ -274,14 +292,18 @@ def log_odds_of(log_probability: Tensor) -> Tensor:
     return log_probability - torch.log(-torch.expm1(log_probability))
 
 
-def product_logits(first: Tensor, second: Tensor) -> Tensor:
+def product_logits(first: Tensor, second: Tensor, parents: Tensor | None = None) -> Tensor:
     """
-    The logits whose sigmoid is sigmoid(first) * sigmoid(second): eq. 2 of APLC-XLNet, in log space.
+    The logits whose sigmoid is sigmoid(first) * sigmoid(second): eq. 2 of APLC-XLNet, in log space. With `parents`,
+    (second,), the first is of the nodes above, which are fewer.
 
     With u = exp(-first) and v = exp(-second) the odds against the product are u + v + uv. Nothing saturates before the
     product itself does, and no product is above its factors.
     """
-    return -torch.logaddexp(-first, nn.functional.softplus(-first) - second)
+    against, softplus = -first, nn.functional.softplus(-first)
+    if parents is not None:
+        against, softplus = against.index_select(1, parents), softplus.index_select(1, parents)
+    return -torch.logaddexp(against, softplus - second)
 
 
 @dataclass
