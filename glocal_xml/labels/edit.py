@@ -40,8 +40,9 @@ def edit_labels(
 
     In the heads a new label starts as a copy of the label with the most similar name, weights, bias and cluster alike:
     until it is trained it is found wherever that one is. The experts know nothing of it yet; texts without any label
-    left leave the memory. In APLC-XLNet it is like the most similar of the last, rarest cluster. Labels that are removed count among the similar ones, so that one can be split into several. Clusters of a label
-    tree that have no label any more are taken out.
+    left leave the memory. In APLC-XLNet it is like the most similar of the last, rarest cluster. Labels that are
+    removed count among the similar ones, so that one can be split into several. Clusters of a label tree that have no
+    label any more are taken out.
 
     Args:
         model: A trained model; it is left as it is.

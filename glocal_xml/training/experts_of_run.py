@@ -15,10 +15,18 @@ from transformers import PreTrainedTokenizerBase
 from glocal_xml.calibration import judge_scores, report_lines
 from glocal_xml.data import LabelSpace, XMTCCollator, tokenize
 from glocal_xml.data.text_files import check_file, read_lines
-from glocal_xml.experts import ExpertTexts, add_to_memory, blend_pairs, fit_blend, fit_experts, fixed_blend
+from glocal_xml.experts import (
+    ExpertTexts,
+    add_to_memory,
+    blend_pairs,
+    fit_blend,
+    fit_experts,
+    fixed_blend,
+    texts_in_memory,
+)
 from glocal_xml.experts.choose import choose_lexical_settings
 from glocal_xml.experts.fit import EXPERTS, LEXICAL, MEMORY
-from glocal_xml.experts.token_rows import padded_ids, whole_text_ids
+from glocal_xml.experts.token_rows import whole_text_ids
 from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
@@ -29,8 +37,8 @@ TEXT_IDS = "text_ids"
 # Of the training texts, where nothing is said: enough to fit a handful of weights, and to judge the result.
 _HELD_OUT, _LEAST_HELD_OUT, _MOST_HELD_OUT = 0.1, 50, 1000
 _BATCH = 64
-# Texts that are looked up to tell whether a model knows the training texts, and the similarity of equal texts.
-_LOOKED_UP, _SAME_TEXT = 200, 0.9999
+# Texts that are looked up to tell whether a model knows the training texts.
+_LOOKED_UP = 200
 
 
 def held_out_texts(num_texts: int) -> int | None:
@@ -108,10 +116,7 @@ class RunExperts:
 
     def _known(self, model: XMTCPreTrainedModel, texts: list[str]) -> np.ndarray:
         """Which texts the memory holds already."""
-        rows = whole_text_ids(texts, self.tokenizer)
-        parts = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
-        nearest = [model.memory.similar(padded_ids(part).to(model.device), 1)[0][:, 0].cpu() for part in parts]
-        return torch.cat(nearest).numpy() > _SAME_TEXT
+        return texts_in_memory(model, whole_text_ids(texts, self.tokenizer))
 
     def refit(self, model: XMTCPreTrainedModel) -> None:
         """Fits the experts once more, on training and validation texts."""
