@@ -1,0 +1,199 @@
+"""Runs with experts: what is fitted, held out, weighed and kept; budgets of time; models without an encoder."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer, pipeline
+
+import glocal_xml
+from glocal_xml.data import LabelSpace
+from glocal_xml.modeling import TextExpertsForMultiLabel
+from glocal_xml.training import main
+from glocal_xml.training.experts_of_run import held_out_texts, log_frequencies, read_label_texts
+from glocal_xml.training.time_budget import TimeBudget
+
+TASK = "extreme-multi-label-classification"
+
+
+@pytest.fixture(scope="module")
+def flags(encoder_folder, text_file):
+    return [
+        *("--encoder", encoder_folder, "--model_config", '{"top_k": 4}'),
+        *("--train_file", text_file("train.jsonl", 160), "--validation_size", "60"),
+        *("--test_file", text_file("test.jsonl", 40, first=160), "--metrics_at", "1", "2"),
+        *("--per_device_train_batch_size", "8", "--use_cpu", "true", "--num_train_epochs", "1"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(flags, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return folder, main([*flags, "--output_dir", str(folder)])
+
+
+def without(flags, name):
+    place = flags.index(name)
+    return flags[:place] + flags[place + 2 :]
+
+
+def test_a_run_reports_heads_experts_and_the_blend(run):
+    folder, results = run
+    rows = ["blend", "global", "local", "lexical", "memory", "label frequency"]
+    assert list(results["test"]) == rows and list(results["validation"]) == rows
+    assert set(results["blend"]["weights"]) == {"global", "local", "lexical", "memory", "frequency", "bias"}
+    assert results["blend"]["texts"] == 60 and 0 < results["blend"]["threshold"] < 1
+    # Texts name their labels, so that a linear model finds them.
+    assert results["test"]["lexical"]["precision@1"] > 0.9
+    assert results["test"]["blend"]["precision@1"] > 0.9
+    assert results["probabilities"]["texts"] == 40
+    model = AutoModel.from_pretrained(folder)
+    assert model.config.blend["weights"] == results["blend"]["weights"]
+    assert json.loads((folder / "results.json").read_text())["blend"]["texts"] == 60
+
+
+def test_held_out_texts_join_the_experts_unless_told_not_to(run, flags, tmp_path):
+    # All 160 texts, and the names of labels behind them.
+    numbers = AutoModel.from_pretrained(run[0]).memory.text_numbers
+    assert numbers.max().item() == 159
+    main([*flags, "--refit_experts", "false", "--output_dir", str(tmp_path / "run")])
+    assert AutoModel.from_pretrained(tmp_path / "run").memory.text_numbers.max().item() == 99
+
+
+def test_the_best_labels_of_a_loaded_model_are_those_of_the_run(run):
+    folder, _ = run
+    lines = [json.loads(line) for line in Path(folder, "predictions.jsonl").read_text().splitlines()]
+    tag = pipeline(TASK, model=str(folder))
+    for line in lines[:8]:
+        best = tag(line["text"], top_k=1)[0]
+        first = line["predictions"][0]
+        assert best["label"] == first["label"] and best["score"] == pytest.approx(first["score"], abs=1e-4)
+
+
+def test_the_heads_alone_are_one_flag_away(flags, tmp_path):
+    flags = without(flags, "--validation_size")
+    results = main([*flags, "--experts", "none", "--blend", "false", "--output_dir", str(tmp_path / "run")])
+    assert list(results["test"]) == ["both", "global", "local", "label frequency"]
+    model = AutoModel.from_pretrained(tmp_path / "run")
+    assert model.lexical is None and model.memory is None and model.config.blend is None
+    assert results["data"]["texts"]["train"] == 160 and "blend" not in results
+
+
+@pytest.mark.parametrize("expert", ["lexical", "memory"])
+def test_one_expert_alone(flags, tmp_path, expert):
+    results = main([*flags, "--experts", expert, "--output_dir", str(tmp_path / "run")])
+    assert list(results["test"]) == ["blend", "global", "local", expert, "label frequency"]
+
+
+@pytest.fixture(scope="module")
+def encoder_free(flags, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "none"
+    flags = without(without(flags, "--encoder"), "--num_train_epochs")
+    return folder, main([*flags, "--encoder", "none", "--output_dir", str(folder)])
+
+
+def test_a_model_without_an_encoder_is_a_checkpoint_like_any_other(encoder_free):
+    folder, results = encoder_free
+    assert list(results["test"]) == ["blend", "lexical", "memory", "label frequency"]
+    assert results["test"]["blend"]["precision@1"] > 0.9
+    model = AutoModel.from_pretrained(folder)
+    assert isinstance(model, TextExpertsForMultiLabel) and model.encoder is None
+    assert (folder / "README.md").is_file() and (folder / "label_counts.json").is_file()
+    assert len(pipeline(TASK, model=str(folder))("a text", top_k=3)) == 3
+
+
+def test_it_can_have_an_encoder_later(flags, tmp_path, encoder_folder, text_file):
+    train = ["--train_file", text_file("train.jsonl", 160), "--validation_size", "60", "--metrics_at", "1", "2"]
+    # With the tokenizer of the encoder: that of MiniLM has other tokens.
+    first = glocal_xml.fit(["dog", "cat"] * 40, [["a"], ["b"]] * 40, encoder=None, output_dir=str(tmp_path / "other"))
+    assert first("dog", top_k=1)[0]["label"] == "a"
+    with pytest.raises(ValueError, match="count other tokens"):
+        main([*train, "--model", str(tmp_path / "other"), "--encoder", encoder_folder, "--output_dir", str(tmp_path)])
+
+
+def test_training_further_adds_to_the_memory_and_weighs_new_texts(run, flags, tmp_path, text_file):
+    before = AutoModel.from_pretrained(run[0])
+    more = ["--train_file", text_file("more.jsonl", 120, first=500), "--validation_size", "60"]
+    rest = ["--metrics_at", "1", "--use_cpu", "true", "--num_train_epochs", "1"]
+    main([*more, *rest, "--model", str(run[0]), "--output_dir", str(tmp_path / "further")])
+    after = AutoModel.from_pretrained(tmp_path / "further")
+    assert len(after.memory.text_numbers) >= len(before.memory.text_numbers)
+    torch.testing.assert_close(after.lexical.state_dict(), before.lexical.state_dict())
+
+
+def test_few_texts_have_fixed_weights_and_the_run_says_so(flags, tmp_path, caplog):
+    flags = without(flags, "--validation_size")
+    with caplog.at_level(logging.WARNING):
+        results = main([*flags, "--output_dir", str(tmp_path / "run")])
+    assert results["blend"]["texts"] == 0 and "held out" in caplog.text
+    assert results["test"]["blend"]["precision@1"] > 0.8
+
+
+def test_a_budget_of_time_ends_the_training(flags, tmp_path):
+    flags = without(flags, "--num_train_epochs")
+    results = main([*flags, "--minutes", "0.2", "--output_dir", str(tmp_path / "run")])
+    assert results["test"]["blend"]["precision@1"] > 0.9
+    assert results["training"]["train_runtime"] < 60
+
+
+def test_the_rate_follows_the_clock(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("glocal_xml.training.time_budget.time.monotonic", lambda: now[0])
+    budget = TimeBudget(100.0, warmup=0.1)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = budget.scheduler(optimizer)
+    budget.started, budget.max_steps = 0.0, 10**6
+    rates = {}
+    for second in (5, 10, 55, 100, 130):
+        now[0] = float(second)
+        scheduler.step()
+        rates[second] = optimizer.param_groups[0]["lr"]
+    assert rates == pytest.approx({5: 0.5, 10: 1.0, 55: 0.5, 100: 0.0, 130: 0.0})
+
+
+@pytest.mark.parametrize(("texts", "held_out"), [(10, None), (499, None), (500, 50), (5000, 500), (10**6, 1000)])
+def test_how_many_texts_are_held_out(texts, held_out):
+    assert held_out_texts(texts) == held_out
+
+
+def test_names_of_labels_from_a_table(tmp_path):
+    path = tmp_path / "names.tsv"
+    path.write_text("a1\tplug-in hybrid\tPHEV; hybrid car\t17\nb2\t\nc3\tmemristor\n", encoding="utf-8")
+    assert read_label_texts(str(path)) == {
+        "a1": ["plug-in hybrid", "PHEV", "hybrid car"],
+        "b2": [],
+        "c3": ["memristor"],
+    }
+    path.write_text("a1 no tab\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="line 1: there must be a tab"):
+        read_label_texts(str(path))
+
+
+def test_frequencies_are_logs_of_shares():
+    space = LabelSpace(["a", "b"], [8, 0], 8)
+    np.testing.assert_allclose(np.exp(log_frequencies(space)), [0.9, 0.1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--experts", "oracle"], "among lexical, memory and none"),
+        (["--minutes", "0"], "`minutes` must be above 0"),
+        (["--threshold_f", "mean"], "`threshold_f` must be one of"),
+    ],
+)
+def test_slips_are_named(flags, tmp_path, wrong, message):
+    with pytest.raises((ValueError, SystemExit), match=message):
+        main([*flags, *wrong, "--output_dir", str(tmp_path)])
+
+
+def test_no_encoder_and_no_expert_is_no_model(flags, tmp_path):
+    with pytest.raises(ValueError, match="needs an encoder or experts"):
+        main([*without(flags, "--encoder"), "--encoder", "none", "--experts", "none", "--output_dir", str(tmp_path)])
+
+
+def test_tokenizers_of_experts_read_any_length(encoder_free):
+    assert AutoTokenizer.from_pretrained(encoder_free[0]).model_max_length > 10**9
