@@ -33,6 +33,10 @@ SETTINGS = {
     "module_learning_rates": '{"encoder": 2e-4, ".*label_(embeddings|outputs)": 5e-3, "local_head": 1e-3}',
     "train_sampling_strategy": "group_by_length",
     "save_strategy": "no",
+    # The heads alone, as the paper has them.
+    "experts": "none",
+    "blend": "false",
+    "validation_size": "0",
 }
 DATA = {
     "debtags": {"max_train_texts": "2500", "max_test_texts": "2000", "max_length": "48"},

@@ -23,7 +23,7 @@ COMMANDS = {
     "estimate": Command("estimate", "[RECIPE.yaml] [OPTIONS]", "memory and time of such a run, before it starts"),
     "evaluate": Command("commands.evaluate", "MODEL TEST_FILE [OPTIONS]", "metrics of a trained model on other texts"),
     "predict": Command("commands.predict", "MODEL [TEXT_FILE] [OPTIONS]", "names and scores of the best labels"),
-    "explain": Command("commands.explain", "MODEL [TEXT_FILE] [OPTIONS]", "which words each label read"),
+    "explain": Command("commands.explain", "MODEL [TEXT_FILE] [OPTIONS]", "which words speak for each label"),
     "calibrate": Command("commands.calibrate", "MODEL FILE [OPTIONS]", "usable probabilities, and a threshold"),
     "ensemble": Command("commands.ensemble", "MEMBER MEMBER ... [OPTIONS]", "models or prediction files together"),
     "labels": Command("commands.labels", "MODEL --output FOLDER [OPTIONS]", "labels added, removed or renamed"),
@@ -34,7 +34,8 @@ COMMANDS = {
     "analyse": Command("analysis", "STUDY [RECIPE.yaml] [OPTIONS]", "figures and tables of the papers"),
 }
 EXAMPLES = """examples:
-  glocal-xml train --encoder minilm --train_file train.jsonl --test_file test.jsonl --output_dir outputs/tags
+  glocal-xml train --encoder minilm --minutes 10 --train_file train.jsonl --test_file test.jsonl --output_dir outputs/tags
+  glocal-xml train --encoder none --train_file train.jsonl --test_file test.jsonl --output_dir outputs/seconds
   glocal-xml train examples/recipes/debtags/glocal_xml.yaml --num_train_epochs 1
   glocal-xml estimate examples/recipes/debtags/glocal_xml.yaml --memory_gb 8
   glocal-xml evaluate outputs/tags other.jsonl
@@ -48,7 +49,7 @@ EXAMPLES = """examples:
   glocal-xml labels outputs/tags --add new.txt --output outputs/more-tags
   glocal-xml export outputs/tags --output outputs/tags-program
   glocal-xml card outputs/tags
-  glocal-xml analyse layers examples/recipes/debtags/demo.yaml --output_dir outputs/analysis
+  glocal-xml analyse layers examples/recipes/debtags/glocal_xml_part.yaml --output_dir outputs/analysis
 """
 EXIT_CODES = """exit codes:
   0    done

@@ -14,11 +14,14 @@ ALLOWED = {
     "data": {"atomic_file"},
     "metrics": set(),
     "calibration": {"atomic_file", "metrics", "modeling"},
-    "training": {"atomic_file", "calibration", "data", "metrics", "modeling", "pretrained", "trained_model"},
+    "experts": {"calibration", "data", "metrics", "modeling"},
+    "training": {
+        *("atomic_file", "calibration", "data", "experts", "metrics", "modeling", "pretrained", "trained_model"),
+    },
     "analysis": {"atomic_file", "data", "modeling", "training"},
     "estimate": {"atomic_file", "data", "modeling", "training"},
     "hub": {"training", "version"},
-    "labels": {"data", "modeling"},
+    "labels": {"data", "experts", "modeling"},
     "export": {"modeling"},
     "atomic_file": set(),
     "pretrained": set(),
@@ -29,8 +32,8 @@ ALLOWED = {
     "demo": {"data", "explain", "modeling", "tagged_rows", "trained_model"},
     "__main__": {"cli"},
     "commands": {
-        *("atomic_file", "calibration", "data", "demo", "explain", "export", "hub", "labels", "metrics", "modeling"),
-        *("tagged_rows", "trained_model", "training"),
+        *("atomic_file", "calibration", "data", "demo", "experts", "explain", "export", "hub", "labels", "metrics"),
+        *("modeling", "tagged_rows", "trained_model", "training"),
     },
     # The other rooms by name, when a command runs.
     "cli": {"version"},

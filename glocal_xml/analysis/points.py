@@ -144,7 +144,9 @@ def plan_runs(argv: list[str], points: Sequence[Point], seeds: Iterable[int] | N
             own = {"--model_config": json.dumps(model_config), "--module_learning_rates": json.dumps(rate)}
             own |= {"--seed": str(seed), "--output_dir": f"{args.output_dir}/runs/{run_name(change)}/seed-{seed}"}
             flags = [part for flag in own.items() for part in flag]
-            planned.append((point, parse_arguments([*argv, *flags, "--metrics_at", *map(str, ranks)])))
+            # The studies are of the heads.
+            heads = ("--experts", "none", "--blend", "false")
+            planned.append((point, parse_arguments([*argv, *flags, *heads, "--metrics_at", *map(str, ranks)])))
     return planned
 
 

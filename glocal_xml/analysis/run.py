@@ -65,7 +65,8 @@ options:
 All other options are those of `glocal-xml train --help`. An analysis that was interrupted goes on with the same
 command; a point that is done is not trained again, nor by another study with the same folder.
 
-example: glocal-xml analyse layers examples/recipes/debtags/demo.yaml --layers 0 1 6 --output_dir outputs/analysis
+example:
+  glocal-xml analyse layers examples/recipes/debtags/glocal_xml_part.yaml --layers 0 1 6 --output_dir outputs/layers
 """
 
 

@@ -38,7 +38,6 @@ def main(argv: list[str]) -> None:
     options = {
         "top_k": args.top_k,
         "threshold": args.threshold,
-        "calibrated": args.calibrated,
         "candidate_labels": None if args.candidate_labels is None else _label_names(args.candidate_labels),
         "branch_scores": args.branch_scores,
         "windows": args.windows,
@@ -100,9 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--threshold",
         type=threshold,
-        help="leave out labels that score less; `calibrated`: what calibration found",
+        help="leave out labels that score less; `calibrated`: the threshold that was fitted on held-out texts",
     )
-    parser.add_argument("--calibrated", action="store_true", help="calibrated scores, of a model that was calibrated")
     parser.add_argument("--candidate_labels", metavar="FILE", help="only these labels, one a line")
     parser.add_argument("--branch_scores", action="store_true", help="also the score of each branch or expert")
     parser.add_argument(

@@ -1,6 +1,7 @@
 """`glocal-xml publish`: a trained model on the Hub."""
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ def main(argv: list[str]) -> None:
     if args.dry_run:
         _show(args)
         return
+    logging.basicConfig(format="glocal-xml: %(message)s", level=logging.WARNING, stream=sys.stderr)
     if not sys.stderr.isatty():
         disable_progress_bars()
     published = publish(
@@ -38,6 +40,7 @@ def main(argv: list[str]) -> None:
         license=args.license,
         language=args.language,
         space=args.space,
+        leave_out_memory=args.leave_out_memory,
     )
     print(f"{published.url} (commit {published.commit})")
     if published.space_url is not None:
@@ -49,12 +52,14 @@ def main(argv: list[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "publish",
-        "Publish a trained model on the Hub in one commit: weights, tokenizer, label names, code, results and card.",
+        "Publish a trained model on the Hub in one commit: weights, tokenizer, label names, code, results and card.\n"
+        "With a memory expert, bags of token ids of the training texts and their labels are among the weights.",
         [
             "publish outputs/tags user/tags --dry-run",
             "publish outputs/tags user/tags --private --license apache-2.0 --language en",
             "publish outputs/tags user/tags --revision v2 --message 'Two more epochs'",
             "publish outputs/tags user/tags --space",
+            "publish outputs/tags user/tags --leave_out_memory",
         ],
     )
     parser.add_argument("folder", help="folder of the run")
@@ -74,6 +79,12 @@ def _parser() -> argparse.ArgumentParser:
         help="also make a Space that shows the model; it has the id of the model unless another is given",
     )
     parser.add_argument(
+        "--leave_out_memory",
+        action="store_true",
+        help="publish a copy without the memory expert, and so without token counts of training texts; its blend is "
+        "then to be fitted again by `glocal-xml calibrate`",
+    )
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help=f"list the files and write the card to {_CARDS}/NAME.md; no network is touched",
@@ -83,12 +94,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show(args: argparse.Namespace) -> None:
     """Lists what would be published, and writes the card."""
-    from glocal_xml.hub import check_space, model_files, space_files
+    from glocal_xml.hub import LEFT_OUT, check_space, folder_to_publish, model_files, space_files
+    from glocal_xml.training.published_files import memory_notice
     from glocal_xml.training.run_folder import CARD_FILE
 
     space_id = check_space(args.repo_id, args.space, args.revision)
-    files = model_files(args.folder, args.repo_id, license=args.license, language=args.language)
-    _list_files(args.repo_id, files)
+    with folder_to_publish(args.folder, args.leave_out_memory) as folder:
+        files = model_files(folder, args.repo_id, license=args.license, language=args.language)
+        _list_files(args.repo_id, files)
+        notice = LEFT_OUT if args.leave_out_memory else memory_notice(files)
+    if notice is not None:
+        print(notice)
     if space_id is not None:
         _list_files(f"spaces/{space_id}", space_files(args.repo_id, space_id))
     card = _CARDS / f"{args.repo_id.split('/')[1]}.md"

@@ -41,7 +41,6 @@ class Actions:
         text: str,
         top_k: int = 10,
         threshold: float = 0.0,
-        calibrated: bool = False,
         candidate_labels: list[str] | None = None,
     ) -> list[dict]:
         """The labels of a text, best first: `[{"label", "score", "branch_scores"}]`."""
@@ -49,7 +48,6 @@ class Actions:
             [text],
             top_k=top_k,
             threshold=threshold,
-            calibrated=calibrated,
             candidate_labels=candidate_labels,
             branch_scores=True,
         )
@@ -59,13 +57,11 @@ class Actions:
         """What is behind given labels of a text: words with their places and numbers, and further parts."""
         return self.tagger.explain(text, labels).to_dict()
 
-    def answer(
-        self, text: str, top_k: int, threshold: float, calibrated: bool, names: str
-    ) -> tuple[Answer | None, str, str]:
+    def answer(self, text: str, top_k: int, threshold: float, names: str) -> tuple[Answer | None, str, str]:
         """The labels of a text, and the words that the first of them read."""
         if not text.strip():
             return None, note(NO_TEXT), ""
-        predictions = self.predict(text, top_k, threshold, calibrated, listed_names(names))
+        predictions = self.predict(text, top_k, threshold, listed_names(names))
         if not predictions:
             return None, note(NO_LABEL), ""
         reason = self.tagger.why_no_words()
@@ -86,7 +82,6 @@ class Actions:
         text_column: str,
         top_k: int,
         threshold: float,
-        calibrated: bool,
         names: str,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 (Gradio knows it by this default)
     ) -> tuple[TaggedFile, str, str]:
@@ -100,7 +95,6 @@ class Actions:
             progress,
             top_k,
             threshold=threshold,
-            calibrated=calibrated,
             candidate_labels=listed_names(names),
         )
         return tagged, tagged.jsonl, tagged.csv

@@ -49,24 +49,18 @@ class TaggingPage(gr.Blocks):
 
 def label_options(tagger: Tagger) -> Options:
     """Which labels are wanted."""
-    calibration = tagger.config.calibration
+    blend = tagger.config.blend
     most = min(MOST_LABELS, tagger.config.num_labels)
     with gr.Accordion("Options", open=False), gr.Row():
         top_k = gr.Slider(1, most, value=min(10, most), step=1, label="Number of labels")
-        lowest = 0.0 if calibration is None else math.floor(100 * calibration["threshold"]) / 100
-        threshold = gr.Slider(0, 1, value=lowest, step=0.01, label="Lowest score")
-        calibrated = gr.Checkbox(
-            calibration is not None,
-            label="Calibrated scores",
-            info="Of labels with a score of 0.8, about four in five are right.",
-            visible=calibration is not None,
-        )
+        lowest = 0.0 if blend is None else math.floor(100 * blend["threshold"]) / 100
+        # Only of a blend is it true.
+        meaning = None if blend is None else "Of labels with a score of 0.8, about four in five are right."
+        threshold = gr.Slider(0, 1, value=lowest, step=0.01, label="Lowest score", info=meaning)
         names = gr.Textbox(
             "", label="Only these labels", placeholder="Names, one a line; all labels if empty", lines=2
         )
-    # What was found for calibrated scores is nothing for others.
-    calibrated.change(lambda on: lowest if on else 0.0, calibrated, threshold, api_visibility="private")
-    return [top_k, threshold, calibrated, names]
+    return [top_k, threshold, names]
 
 
 def text_tab(actions: Actions, options: Options) -> None:

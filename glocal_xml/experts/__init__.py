@@ -2,8 +2,8 @@
 
 from .fit import ExpertTexts, fit_experts
 from .fit_blend import MIN_TEXTS, blend_pairs, fit_blend, fixed_blend
-from .lexical import fit_lexical
-from .memory import add_to_memory, fit_memory, remove_from_memory
+from .lexical import fit_lexical, lexical_with_labels
+from .memory import add_to_memory, fit_memory, memory_with_labels, remove_from_memory, texts_in_memory
 from .name_texts import name_texts
 
 __all__ = [
@@ -16,6 +16,9 @@ __all__ = [
     "fit_lexical",
     "fit_memory",
     "fixed_blend",
+    "lexical_with_labels",
+    "memory_with_labels",
     "name_texts",
     "remove_from_memory",
+    "texts_in_memory",
 ]

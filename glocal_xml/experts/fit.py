@@ -92,4 +92,4 @@ def fit_experts(
         options = {"workers": workers, "show_progress": show_progress, **lexical_options}
         model.set_expert(LEXICAL, *fit_lexical(*data, num_texts=len(texts.rows), **options))
     if MEMORY in experts:
-        model.set_expert(MEMORY, *fit_memory(*data, num_texts=len(texts.rows)))
+        model.set_expert(MEMORY, *fit_memory(*data, num_texts=len(texts.rows), ignored=tokenizer.all_special_ids))

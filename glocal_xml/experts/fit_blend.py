@@ -60,6 +60,12 @@ class BlendPairs:
             true_per_label=np.bincount(true, minlength=num_labels),
         )
 
+    @property
+    def suffice(self) -> bool:
+        """Whether they are enough to fit weights on, and tell true labels from others."""
+        found = self.is_true.sum()
+        return len(self.true_labels) >= MIN_TEXTS and found >= MIN_TRUE and not self.is_true.all()
+
     def blended(self, blend: dict[str, Any], branch_names: Sequence[str], log_frequencies: np.ndarray) -> np.ndarray:
         """The logits of the pairs in a blend, (pairs,)."""
         weights = blend["weights"]
@@ -86,7 +92,7 @@ def blend_pairs(
             labels = batch["labels"]
             fields = {name: values.to(model.device) for name, values in batch.items() if name != "labels"}
             scores = model(**fields, output_logits=False, output_scores=True).scores
-            best = scores.top_k(min(number, scores.num_labels))
+            best = scores.top_k(min(number, scores.most_ranked))
             ids = best.ids if best.branch_ids is None else torch.cat([best.ids, best.branch_ids.flatten(1)], dim=1)
             ids = ids.sort(dim=1).values
             branches = [branch.chosen(ids) for branch in scores.branches.values()]
@@ -134,7 +140,7 @@ def fit_blend(
     """
     check_average(f, beta)
     num_texts = len(pairs.true_labels)
-    if num_texts < MIN_TEXTS or pairs.is_true.sum() < MIN_TRUE or pairs.is_true.all():
+    if not pairs.suffice:
         logger.warning(
             "%d held-out texts with %d true labels found are too few to fit the blend: its weights are fixed ones.",
             num_texts,

@@ -21,6 +21,7 @@ from .token_rows import (
     frequent_pairs,
     inverse_frequencies,
     label_matrix,
+    matrix_of,
     sparse_rows,
     table_tensors,
 )
@@ -34,6 +35,9 @@ _BRANCHING = 64
 _LEAST_WEIGHT = 0.05
 # liblinear stops early: a smaller tolerance costs time and gains nothing (docs/results.md).
 _TOLERANCE, _MOST_ROUNDS = 0.1, 200
+_FEW_PRODUCTS = 10**7
+# Margins without anything to tell apart.
+_YES, _NO = 1.0, -1.0
 # Classifiers that a worker fits before it returns them.
 _AT_ONCE = 16
 
@@ -74,6 +78,8 @@ def fit_lexical(
     matrix, truth = sparse_rows(rows, counter), label_matrix(labels, num_labels)
     levels = _levels(matrix, truth, cluster_size, show_progress)
     problems = _problems(truth, levels)
+    # Processes take longer to start than so little takes to fit.
+    workers = 1 if matrix.nnz * sum(len(parents) for parents in levels) < _FEW_PRODUCTS else workers
     weights, biases = _fit_problems(matrix, problems, c, workers, show_progress)
     sizes = {
         "tokens": tokens,
@@ -89,6 +95,36 @@ def fit_lexical(
         if level:
             getattr(expert, f"parents_{level}").copy_(torch.from_numpy(parents))
     return expert, sizes
+
+
+def lexical_with_labels(
+    expert: LexicalExpert, sizes: dict[str, Any], kept: Sequence[int], nearest: Sequence[int]
+) -> tuple[LexicalExpert, dict[str, Any]]:
+    """
+    An expert with other labels, and its sizes for `config.lexical`. A new label has no weights, and the answer is no,
+    as for labels without training texts.
+
+    Args:
+        expert: The expert.
+        sizes: Its sizes.
+        kept: Ids of the labels that stay, in their new order.
+        nearest: For each label that comes behind them the old one in whose cluster it is.
+    """
+    origins, last = [*kept, *nearest], len(expert.tables) - 1
+    weights = matrix_of(expert.tables[last])[list(kept)]
+    weights.resize(len(origins), weights.shape[1])
+    sizes = {**sizes, "entries": [*sizes["entries"][:-1], weights.nnz]}
+    new = LexicalExpert(len(origins), **sizes)
+    # Tensors that were copied are of the type that the expert is kept in.
+    new.to(expert.counter.weights.dtype)
+    state = expert.state_dict()
+    state |= {f"tables.{last}.{name}": values for name, values in table_tensors(weights).items()}
+    biases = state[f"biases_{last}"][list(kept)]
+    state[f"biases_{last}"] = torch.cat([biases, biases.new_full((len(nearest),), _NO)])
+    if last:
+        state[f"parents_{last}"] = state[f"parents_{last}"][origins]
+    new.load_state_dict(state)
+    return new, sizes
 
 
 def _counter(texts: Sequence[np.ndarray], tokens: int, most_pairs: int) -> TextCounter:
@@ -199,7 +235,7 @@ def _assembled(counts: np.ndarray, found: dict[int, Any], num_features: int) -> 
     """One matrix of all nodes of a level; a node without a classifier has a bias alone."""
     nothing = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))
     # Of a node that all texts of its parent have: yes; of one that no text has: no.
-    parts = [found.get(node, (*nothing, 1.0 if count else -1.0)) for node, count in enumerate(counts)]
+    parts = [found.get(node, (*nothing, _YES if count else _NO)) for node, count in enumerate(counts)]
     starts = np.cumsum([0, *(len(columns) for columns, _, _ in parts)])
     columns, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     matrix = csr_matrix((values, columns, starts), shape=(len(parts), num_features))

@@ -1,5 +1,6 @@
 """The memory expert: training texts as sparse rows that can be added and removed without training."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from .token_rows import (
     inverse_frequencies,
     label_matrix,
     matrix_of,
+    padded_ids,
     sparse_rows,
     table_tensors,
 )
@@ -22,6 +24,8 @@ from .token_rows import (
 NEIGHBORS, POWER = 50, 4.0
 # Tokens that occur in more texts than this share tell little, and would take most of the time.
 _MOST_TEXTS = 0.1
+# Texts that are looked up at once, and the similarity of equal ones.
+_LOOKED_UP, _SAME_TEXT = 64, 0.9999
 
 
 def fit_memory(
@@ -31,6 +35,7 @@ def fit_memory(
     tokens: int,
     *,
     num_texts: int | None = None,
+    ignored: Sequence[int] = (),
     neighbors: int = NEIGHBORS,
     power: float = POWER,
 ) -> tuple[MemoryExpert, dict[str, Any]]:
@@ -44,6 +49,8 @@ def fit_memory(
         tokens: Size of the vocabulary.
         num_texts: How many of the rows, counted from the first, are texts; others, such as names of labels, are
             remembered, and count nothing in how rare a token is. All by default.
+        ignored: Ids of tokens that count only if texts have them: special ones. Others that no text has count as the
+            rarest, so that texts that are added later are found by them.
         neighbors: How many texts vote.
         power: Power of the similarity in a vote.
 
@@ -53,6 +60,9 @@ def fit_memory(
     texts = rows[:num_texts]
     frequencies = document_frequencies(texts, tokens)
     weights = inverse_frequencies(frequencies, len(texts))
+    unseen = frequencies == 0
+    unseen[[token for token in ignored if token < tokens]] = False
+    weights[unseen] = np.log(1 + len(texts)) + 1
     weights[frequencies > max(_MOST_TEXTS * len(texts), 5)] = 0
     counter = TextCounter(tokens)
     counter.weights.copy_(torch.from_numpy(weights))
@@ -76,7 +86,7 @@ def add_to_memory(
         numbers: What explanations call each text: its number where it comes from.
     """
     memory = _memory(model)
-    texts = vstack([matrix_of(memory.texts), sparse_rows(rows, memory.counter.cpu())]).tocsr()
+    texts = vstack([matrix_of(memory.texts), sparse_rows(rows, copy.deepcopy(memory.counter).cpu())]).tocsr()
     known = vstack([_label_matrix(memory), label_matrix(labels, memory.num_labels)]).tocsr()
     numbers = np.concatenate([memory.text_numbers.cpu().numpy(), np.asarray(numbers, dtype=np.int64)])
     _take(model, memory, texts, known, numbers)
@@ -89,6 +99,35 @@ def remove_from_memory(model: XMTCPreTrainedModel, numbers: Sequence[int]) -> in
     kept = np.flatnonzero(~np.isin(found, np.asarray(numbers)))
     _take(model, memory, matrix_of(memory.texts)[kept], _label_matrix(memory)[kept], found[kept])
     return len(found) - len(kept)
+
+
+def texts_in_memory(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Which texts, given as the ids of all of their tokens, the memory of a model holds already, (texts,)."""
+    memory = _memory(model)
+    parts = [rows[start : start + _LOOKED_UP] for start in range(0, len(rows), _LOOKED_UP)]
+    nearest = [memory.similar(padded_ids(part).to(model.device), 1)[0][:, 0].cpu() for part in parts]
+    return torch.cat(nearest).numpy() > _SAME_TEXT
+
+
+def memory_with_labels(memory: MemoryExpert, kept: Sequence[int], added: int) -> tuple[MemoryExpert, dict[str, Any]]:
+    """
+    A memory with other labels, and its sizes for `config.memory`. Texts that lose all of their labels are forgotten.
+
+    Args:
+        memory: The memory.
+        kept: Ids of the labels that stay, in their new order.
+        added: How many labels, which no text has yet, come behind them.
+    """
+    before = _label_matrix(memory)
+    labels = before[:, list(kept)]
+    labels.resize(labels.shape[0], len(kept) + added)
+    texts = np.flatnonzero((np.diff(labels.indptr) > 0) | (np.diff(before.indptr) == 0))
+    numbers = memory.text_numbers.cpu().numpy()[texts]
+    expert, sizes = _made(
+        memory.counter, matrix_of(memory.texts)[texts], labels[texts], numbers, memory.neighbors, memory.power,
+        len(kept) + added,
+    )  # fmt: skip
+    return expert.to(memory.counter.weights.dtype), sizes
 
 
 def _memory(model: XMTCPreTrainedModel) -> MemoryExpert:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
+from scipy.sparse import csc_matrix, csr_matrix
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -101,7 +101,6 @@ def table_tensors(matrix: csr_matrix) -> dict[str, torch.Tensor]:
 
 def matrix_of(table: nn.Module) -> csr_matrix:
     """The rows of a `SparseTable` as a matrix, of shape (rows, features)."""
-    from scipy.sparse import csc_matrix
-
-    starts, rows, values = (getattr(table, name).cpu().numpy() for name in ("starts", "rows", "values"))
+    starts, rows, values = (table.starts, table.rows, table.values.float())
+    starts, rows, values = (part.cpu().numpy() for part in (starts, rows, values))
     return csc_matrix((values, rows, starts), shape=(table.num_rows, len(starts) - 1)).tocsr()

@@ -1,6 +1,16 @@
 """Publishing: a trained model as a repository on the Hub, and a page for it as a Space."""
 
+from .memory_copy import LEFT_OUT, copy_without_memory, folder_to_publish
 from .publish import Published, check_space, model_files, publish
 from .space import space_files
 
-__all__ = ["Published", "check_space", "model_files", "publish", "space_files"]
+__all__ = [
+    "LEFT_OUT",
+    "Published",
+    "check_space",
+    "copy_without_memory",
+    "folder_to_publish",
+    "model_files",
+    "publish",
+    "space_files",
+]

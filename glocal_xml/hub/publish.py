@@ -1,5 +1,6 @@
 """A trained model as a repository on the Hub, in one commit."""
 
+import logging
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -9,12 +10,15 @@ from huggingface_hub.utils import validate_repo_id
 
 from glocal_xml.training import card_of_run
 from glocal_xml.training.model_card import describe_card
-from glocal_xml.training.published_files import Files, commit_operations, published_files
+from glocal_xml.training.published_files import Files, commit_operations, memory_notice, published_files
 from glocal_xml.training.run_folder import CARD_FILE, RESULTS_FILE, holds_card
 from glocal_xml.version import __version__
 
 from .hub_errors import find_token, plain_hub_errors
+from .memory_copy import LEFT_OUT, folder_to_publish
 from .space import space_files
+
+logger = logging.getLogger(__name__)
 
 
 class Published(NamedTuple):
@@ -36,9 +40,11 @@ def publish(
     license: str | None = None,
     language: str | None = None,
     space: bool | str = False,
+    leave_out_memory: bool = False,
 ) -> Published:
     """
-    Publishes a trained model with its tokenizer, label names, code, results and card.
+    Publishes a trained model with its tokenizer, label names, code, results and card. With a memory expert go bags of
+    token ids of its training texts, of which a warning tells before anything is sent.
 
     All of it is one commit: an upload that breaks off leaves what was there before. Files that have not changed are
     not sent again; weights, code and tokenizer files that the model no longer has are deleted.
@@ -54,12 +60,30 @@ def publish(
         language: Language of the texts for the card, such as `en`; likewise.
         space: Whether to make a Space that shows the model, or the id of that Space; by default it is called like
             the model.
+        leave_out_memory: Whether a copy without the memory expert is published. Its blend is then to be fitted again.
     """
     space_id = check_space(repo_id, space, revision)
-    files = model_files(folder, repo_id, license=license, language=language)
+    with folder_to_publish(folder, leave_out_memory) as place:
+        files = model_files(place, repo_id, license=license, language=language)
+        notice = LEFT_OUT if leave_out_memory else memory_notice(files)
+        options = {"private": private, "revision": revision, "message": commit_message or "Publish the model"}
+        return _send(repo_id, files, space_id, notice, token, **options)
+
+
+def _send(
+    repo_id: str,
+    files: Files,
+    space_id: str | None,
+    notice: str | None,
+    token: str | None,
+    *,
+    private: bool,
+    revision: str | None,
+    message: str,
+) -> Published:
+    """Sends the files of a model and of the Space that is wanted."""
     page = None if space_id is None else space_files(repo_id, space_id)
     api = HfApi(token=find_token(token), library_name="glocal-xml", library_version=__version__)
-    message = commit_message or "Publish the model"
     with plain_hub_errors(repo_id):
         url = _make_repo(api, repo_id, private=private)
         if revision is not None:
@@ -69,6 +93,8 @@ def publish(
             path = api.hf_hub_download(repo_id, CARD_FILE, revision=revision)
             files[CARD_FILE] = _described_as_before(files[CARD_FILE], path)
         operations = commit_operations(files, known)
+        if notice is not None:
+            logger.warning(notice)
         commit = api.create_commit(repo_id, operations, commit_message=message, revision=revision)
     if page is None:
         return Published(url, commit.oid, None)

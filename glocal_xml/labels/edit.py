@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace
+from glocal_xml.experts import lexical_with_labels, memory_with_labels
 from glocal_xml.modeling import AdaptiveLabelClusters, XMTCPreTrainedModel
 from glocal_xml.modeling.label_tree import CandidateTree
 
@@ -18,6 +20,7 @@ from .table_rows import cluster_rows, label_tables, tree_rows
 
 logger = logging.getLogger(__name__)
 
+_OF_EXPERTS = ("lexical", "memory", "log_frequencies")
 # New labels of which the log tells what they start as.
 _TOLD = 20
 
@@ -35,10 +38,11 @@ def edit_labels(
     """
     A model with other labels: those that stay keep their scores and their order, new ones come behind them.
 
-    A new label starts as a copy of the label with the most similar name, weights, bias and cluster alike: until it is
-    trained it is found wherever that one is. In APLC-XLNet it is like the most similar of the last, rarest cluster.
-    Labels that are removed count among the similar ones, so that one can be split into several. Clusters of a label
-    tree that have no label any more are taken out.
+    In the heads a new label starts as a copy of the label with the most similar name, weights, bias and cluster alike:
+    until it is trained it is found wherever that one is. The experts know nothing of it yet; texts without any label
+    left leave the memory. In APLC-XLNet it is like the most similar of the last, rarest cluster. Labels that are
+    removed count among the similar ones, so that one can be split into several. Clusters of a label tree that have no
+    label any more are taken out.
 
     Args:
         model: A trained model; it is left as it is.
@@ -49,13 +53,13 @@ def edit_labels(
         rename: New names by old ones.
 
     Returns:
-        The new model and its label space, in which new labels have no training text yet. A calibration is not kept.
+        The new model and its label space, in which new labels have no training text yet. The blend is kept.
     """
     if isinstance(add, str) or isinstance(remove, str):
         raise ValueError("`add` and `remove` must be lists of names, got one string; give `[name]`.")
     add, remove = list(add), list(remove)
     heads, tree = list(model.branch_heads().values()), getattr(model, "label_tree", None)
-    clusters = heads[0] if isinstance(heads[0], AdaptiveLabelClusters) else None
+    clusters = heads[0] if heads and isinstance(heads[0], AdaptiveLabelClusters) else None
     _check_model(model, label_space)
     changes = plan_changes(label_space, add, remove, rename or {})
 
@@ -71,8 +75,8 @@ def edit_labels(
 
     config = copy.deepcopy(model.config)
     config.num_labels = len(origins)
-    # What was measured with the old labels says nothing of the new ones.
-    config.calibration = None
+    # Experts are given to the new model when they have its labels.
+    config.lexical = config.memory = config.blend = None
     if clusters is None:
         rows = dict.fromkeys((table for head in heads for table in label_tables(head)), origins)
     else:
@@ -96,6 +100,7 @@ def edit_labels(
     elif any(changes.label_space.counts):
         new.set_label_counts(changes.label_space.counts)
     _copy_weights(model, new, rows)
+    _give_experts(model, new, changes.kept, origins[len(changes.kept) :].tolist(), label_space.num_texts)
     return new, changes.label_space
 
 
@@ -107,7 +112,7 @@ def _check_model(model: XMTCPreTrainedModel, label_space: LabelSpace) -> None:
         )
     if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
         raise ValueError("The labels of this model are split over processes: load it whole to change them.")
-    head = next(iter(model.branch_heads().values()))
+    head = next(iter(model.branch_heads().values()), None)
     if isinstance(head, AdaptiveLabelClusters) and not head.is_clustered:
         raise ValueError("This model was never told which labels are frequent, and so is not trained: train it first.")
     if getattr(model, "label_tree", None) is not None:
@@ -115,7 +120,7 @@ def _check_model(model: XMTCPreTrainedModel, label_space: LabelSpace) -> None:
 
 
 def _copy_weights(old: XMTCPreTrainedModel, new: XMTCPreTrainedModel, rows: dict[nn.Module, torch.Tensor]) -> None:
-    """Copies all there is, tables by their rows, but for what the new model was told of its labels."""
+    """Copies all but the experts, tables by their rows; not what the new model was told of its labels."""
     told, tables = {"label_counts"}, {}
     for prefix, module in old.named_modules():
         if isinstance(module, CandidateTree | AdaptiveLabelClusters):
@@ -124,5 +129,20 @@ def _copy_weights(old: XMTCPreTrainedModel, new: XMTCPreTrainedModel, rows: dict
             tables |= {f"{prefix}.{name}": rows[module] for name, _ in module.named_parameters()}
     state = new.state_dict()
     for name, values in old.state_dict().items():
-        if name not in told:
+        if name not in told and name.split(".")[0] not in _OF_EXPERTS:
             state[name].copy_(values[tables[name]] if name in tables else values)
+
+
+def _give_experts(
+    old: XMTCPreTrainedModel, new: XMTCPreTrainedModel, kept: list[int], nearest: list[int], num_texts: int
+) -> None:
+    """The experts and the blend of a model with the labels that are left and, behind them, new ones."""
+    if old.lexical is not None:
+        new.set_expert("lexical", *lexical_with_labels(old.lexical, old.config.lexical, kept, nearest))
+    if old.memory is not None:
+        new.set_expert("memory", *memory_with_labels(old.memory, kept, len(nearest)))
+    if old.config.blend is not None:
+        frequencies = old.log_frequencies[kept]
+        # As in training, where each label counts as if it had a text more.
+        added = frequencies.new_full((len(nearest),), -math.log(num_texts + 2))
+        new.set_blend(copy.deepcopy(old.config.blend), torch.cat([frequencies, added]))

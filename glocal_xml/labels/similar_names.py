@@ -1,15 +1,20 @@
-"""Which label has a name like that of a new one, as the encoder of the model reads them."""
+"""Which label has a name like that of a new one, as the model reads them."""
 
+import copy
 import sys
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from glocal_xml.experts.token_rows import sparse_rows, whole_text_ids
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.encoder import encode_texts, evaluation_mode, position_limit
+from glocal_xml.modeling.experts import TextCounter
 
 _TOKENS = 64
 _NAMES_AT_A_TIME = 128
@@ -22,10 +27,20 @@ def most_similar(
     """
     The place in `names` of the one most similar to each new name, (new names,).
 
-    Names are compared by the cosine of their mean token states in the last layer.
+    Names are compared by the cosine of their mean token states in the last layer; without an encoder, by that of the
+    tokens that they have in common, rare ones counting more.
     """
+    if model.encoder is None:
+        counter = next(iter(model.text_experts().values())).counter
+        new, known = (_name_tokens(counter, tokenizer, group) for group in (new_names, names))
+        return torch.from_numpy(np.asarray((new @ known.T).argmax(axis=1)).ravel()).to(model.device)
     new, known = (_name_embeddings(model, tokenizer, group) for group in (new_names, names))
     return torch.cat([(rows @ known.T).argmax(dim=1) for rows in new.split(_NAMES_AT_A_TIME)])
+
+
+def _name_tokens(counter: TextCounter, tokenizer: PreTrainedTokenizerBase, names: Sequence[str]) -> csr_matrix:
+    """Of length one, of shape (names, features)."""
+    return sparse_rows(whole_text_ids(names, tokenizer), copy.deepcopy(counter).cpu())
 
 
 def _name_embeddings(

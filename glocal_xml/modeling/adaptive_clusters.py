@@ -49,6 +49,8 @@ class AdaptiveLabelClusters(nn.Module):
         bias: Whether labels and roots have a bias each; the paper has none. `start_label_bias` starts them.
     """
 
+    starts_unknown = True
+
     def __init__(
         self,
         hidden_size: int,

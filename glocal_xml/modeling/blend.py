@@ -54,7 +54,8 @@ class Blend(MeanProbability):
             return self._pass_over_labels(k, None)
         # The heads find their labels without scoring all: the best of these and of each expert are looked at.
         number = min(max(k, _CANDIDATES), self.num_labels)
-        found = [self.heads.top_k(number).ids, *(scores.top_k(number).ids for scores in self.experts.values())]
+        of_heads = self.heads.top_k(min(number, self.heads.most_ranked)).ids
+        found = [of_heads, *(scores.top_k(number).ids for scores in self.experts.values())]
         ids = torch.cat(found, dim=1).sort(dim=1).values
         logits = [scores.chosen(ids) for scores in self.branches.values()]
         rows = torch.cat(self.with_branches(logits, ids))

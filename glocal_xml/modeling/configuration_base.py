@@ -9,8 +9,9 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
-from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME, cached_file
+from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME, cached_file, logging
 
+logger = logging.get_logger(__name__)
 AnyConfig = TypeVar("AnyConfig", bound=PreTrainedConfig)
 # Names of the labels beside the weights, line i for label i.
 LABELS_FILE = "labels.txt"
@@ -65,6 +66,12 @@ class XMTCConfig(PreTrainedConfig):
         # Where this package is, its pipeline is registered, and no code beside the weights need be trusted for it.
         if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
             kwargs.pop("custom_pipelines", None)
+        # Of files that were written before there was a blend.
+        if kwargs.pop("calibration", None) is not None:
+            logger.warning_once(
+                "The `calibration` (temperature) of this model is ignored: `glocal-xml calibrate MODEL FILE` fits a "
+                "blend in its place, with a threshold."
+            )
         super().__post_init__(**kwargs)
 
     @classmethod

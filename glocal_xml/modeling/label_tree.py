@@ -77,6 +77,8 @@ class CandidateTree(nn.Module):
         level_sizes: Number of nodes of each level from the top, the root left out; those of the last are the clusters.
     """
 
+    starts_unknown = True
+
     def __init__(self, num_labels: int, level_sizes: Sequence[int]):
         super().__init__()
         self.num_labels = num_labels
@@ -124,10 +126,10 @@ class CandidateTree(nn.Module):
         for starts, children in zip(child_starts, [*sizes[1:], self.num_labels], strict=True):
             if starts[0] != 0 or starts[-1] != children or (starts.diff() < 1).any():
                 raise ValueError(
-                    f"A level must be shared out in runs of at least one, from 0 to {children}: `build_label_tree`."
+                    f"Children must be in runs of at least one, from 0 to {children}, as by `build_label_tree`."
                 )
         if not torch.equal(label_order.sort().values, torch.arange(self.num_labels)):
-            raise ValueError("`label_order` must hold every label once: `build_label_tree`.")
+            raise ValueError("`label_order` must hold every label once, as by `build_label_tree`.")
         for level, starts in enumerate(child_starts):
             self.child_starts(level).copy_(starts)
         self.label_order.copy_(label_order)

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers import initialization as init
 
 from .adaptive_clusters import AdaptiveLabelClusters
 from .configuration_aplc_xlnet import APLCXLNetConfig
@@ -44,14 +43,6 @@ class APLCXLNet(XMTCPreTrainedModel):
         )
         self.last_layer = config.num_hidden_layers
         self.post_init()
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module):
-        super()._init_weights(module)
-        if isinstance(module, AdaptiveLabelClusters):
-            # Loading starts from arbitrary memory: without this, clusters that a checkpoint lacks would look known.
-            for buffer in (module.label_places, module.label_order, module.cluster_sizes):
-                init.zeros_(buffer)
 
     def set_label_counts(self, label_counts: Sequence[int] | Tensor) -> None:
         """Puts the labels of a new model into clusters by their training texts; a trained model keeps its clusters."""

@@ -85,6 +85,10 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         if isinstance(module, IdentityStart):
             # Random weights were behind in trials: for document experts, and for keys and values of evidence.
             init.eye_(module.weight)
+        if getattr(module, "starts_unknown", False):
+            # Loading starts from arbitrary memory: without this, what a checkpoint lacks would look known.
+            for buffer in module.buffers(recurse=False):
+                init.zeros_(buffer)
 
     @classmethod
     def maybe_distribute_model(cls, model: nn.Module, distributed_config: Any, mesh_manager: Any) -> nn.Module:
@@ -220,13 +224,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         candidate_ids: Sequence[int] | Tensor | None = None,
         text_ids: Tensor | None = None,
     ) -> XMTCOutput:
-        """
-        The best labels of each text, in evaluation mode and without keeping all scores.
-
-        Args:
-            top_k: Number of labels to return; the configuration's by default.
-            candidate_ids: The only labels to choose from, each of which is scored; all labels by default.
-        """
+        """The best labels of each text, of all or of candidates, in evaluation mode; without keeping all scores."""
         if candidate_ids is not None:
             ids = check_label_ids(candidate_ids, self.config.num_labels, input_ids, name="candidate_ids")
             candidate_ids = ids.unique()  # in order
@@ -262,10 +260,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         """
         The weights with which chosen labels read the tokens, of shape (texts, chosen, tokens); zero on padding.
 
-        Args:
-            label_ids: As in [`score_labels`].
-            inputs, fields: `input_ids`, `attention_mask` and `token_type_ids`.
-            branch: Which branch with label-word attention is meant; by default the first.
+        Arguments are as in [`score_labels`]; by default the first branch with label-word attention is meant.
         """
         return self._of_tokens("attention", label_ids, branch, *inputs, **fields)
 

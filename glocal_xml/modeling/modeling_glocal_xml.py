@@ -100,6 +100,10 @@ class Shortlist(MeanProbability):
         super().__init__(scores.branches)
         self.size = size
 
+    @property
+    def most_ranked(self) -> int:
+        return min(self.size, self.num_labels)
+
     @torch.no_grad()
     def top_k(self, k: int) -> Ranking:
         if k > self.size:

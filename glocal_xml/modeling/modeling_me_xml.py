@@ -68,7 +68,7 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
         self.register_buffer("diversity_active", torch.tensor(config.diversity_start_epoch == 0))
         # What the buffers say, once they were asked: asking a device takes time.
         self._diversity_is_on: bool | None = None
-        self.register_load_state_dict_post_hook(lambda model, _: model._forget())
+        self.register_load_state_dict_post_hook(lambda model, _: setattr(model, "_diversity_is_on", None))
         self.post_init()
 
     @torch.no_grad()
@@ -86,16 +86,13 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
     def set_label_counts(self, label_counts: Sequence[int] | Tensor) -> None:
         """Sets how many training texts each label has (n of eq. 9)."""
         self.label_counts.copy_(check_label_counts(label_counts, self.config.num_labels))
-        self._forget()
-
-    def _forget(self) -> None:
         self._diversity_is_on = None
 
     @torch.no_grad()
     def start_epoch(self, epoch: int) -> None:
         """Switches the diversity loss on from `config.diversity_start_epoch` on, and off before."""
         self.diversity_active.fill_(epoch >= self.config.diversity_start_epoch)
-        self._forget()
+        self._diversity_is_on = None
 
     def forward(
         self,

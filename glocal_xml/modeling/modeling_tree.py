@@ -40,10 +40,6 @@ class LabelTreeMixin:
         super()._init_weights(module)
         if isinstance(module, SparseLabelTable) and module.bias_table is not None:
             init.zeros_(module.bias_table.weight)
-        if isinstance(module, CandidateTree):
-            # Loading starts from arbitrary memory: without this, a tree that a checkpoint lacks would look known.
-            for buffer in module.buffers():
-                init.zeros_(buffer)
 
     def level_heads(self) -> dict[str, nn.Module]:
         """The head over the nodes of each level from the top: `level 1` and so on, and `clusters` for the last."""

@@ -21,8 +21,7 @@ class WordLSTMModel(PreTrainedModel):
 
     config_class = WordLSTMConfig
     base_model_prefix = "word_lstm"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = False
+    _input_embed_layer = "embeddings"
 
     def __init__(self, config: WordLSTMConfig):
         super().__init__(config)
@@ -49,12 +48,6 @@ class WordLSTMModel(PreTrainedModel):
         if module is self:
             init.zeros_(self.initial_hidden)
             init.zeros_(self.initial_cell)
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embeddings
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.embeddings = value
 
     def forward(
         self,

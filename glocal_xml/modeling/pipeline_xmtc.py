@@ -16,7 +16,7 @@ from .encoder import position_limit
 from .text_windows import WINDOW_SCORES, best_of_windows, checked_overlap, readable_text, text_start, text_windows
 
 CALIBRATED = "calibrated"
-# Of a text, where a threshold decides; as many as calibration looks at by default.
+# Of a text, where a threshold decides.
 _MOST_LABELS = 100
 
 
@@ -49,17 +49,16 @@ class ExtremeMultiLabelPipeline(Pipeline):
 
         Args:
             inputs: A text, or several.
-            top_k (`int`, *optional*): Most labels of a text; `config.top_k` by default, with a threshold 100.
-            threshold (`float` or `"calibrated"`, *optional*): Leaves out labels that score less; `"calibrated"` stands
-                for the threshold that was fitted on held-out texts.
-            candidate_labels (`list[str]`, *optional*): Names of the labels to choose from; all by default.
-            branch_scores (`bool`, *optional*): Whether to give the score of each head and expert too.
-            windows (`str`, *optional*): How a text longer than the model reads is scored: not at all beyond that by
-                default; by windows over all of it, the score of a label being the `"max"` or the `"mean"` of them. The
-                labels of a text are found among the best of its windows.
-            window_overlap (`int`, *optional*): Most tokens that a window shares with the one before; a quarter of it
-                by default.
-            batch_size (`int`, *optional*): How many texts go through the model together.
+            top_k: Most labels of a text; `config.top_k` by default, with a threshold 100.
+            threshold: Leaves out labels that score less; `"calibrated"` stands for the threshold that was fitted on
+                held-out texts.
+            candidate_labels: Names of the labels to choose from; all by default.
+            branch_scores: Whether to give the score of each head and expert too.
+            windows: How a text longer than the model reads is scored: not at all beyond that by default; by windows
+                over all of it, the score of a label being the `"max"` or the `"mean"` of them. The labels of a text
+                are found among the best of its windows.
+            window_overlap: Most tokens that a window shares with the one before; a quarter of it by default.
+            batch_size: How many texts go through the model together.
 
         Returns:
             For a text a list of `{"label": name, "score": probability}`, best first, with `"branch_scores"` on

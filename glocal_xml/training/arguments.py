@@ -14,6 +14,8 @@ from glocal_xml.modeling.configuration_base import F_KINDS
 
 logger = logging.getLogger(__name__)
 
+# What `--encoder` is for a model of experts alone.
+NO_ENCODER = "none"
 MODEL_TYPES = sorted(config_class.model_type for config_class in FAMILIES)
 
 

@@ -22,9 +22,9 @@ def result_tables(results: dict[str, Any], settings: dict[str, Any]) -> str:
     lines = [f"In percent. PSP with A = {training['propensity_a']}, B = {training['propensity_b']}."]
     for part in parts:
         columns = result_columns(results[part])
-        lines += ["", *_table([f"{part} texts", *columns])]
+        lines += ["", *table([f"{part} texts", *columns])]
         for row, metrics in results[part].items():
-            lines.append(_row([row, *(percent(metrics.get(metric)) for metric in columns.values())]))
+            lines.append(table_row([row, *(percent(metrics.get(metric)) for metric in columns.values())]))
     rows = results[parts[-1]]
     k = ranks(rows)[-1]
     lines += [
@@ -32,7 +32,7 @@ def result_tables(results: dict[str, Any], settings: dict[str, Any]) -> str:
         f"Macro precision / recall / F1 at {k} on the {parts[-1]} texts, over labels by their number of training "
         "texts; a label that is neither predicted nor true counts 0:",
         "",
-        *_table(["training texts of the label", *rows]),
+        *table(["training texts of the label", *rows]),
     ]
     for band in (*BAND_LIMITS, None):
         suffix = f"@{k}" if band is None else f"@{k}_{band}"
@@ -41,7 +41,7 @@ def result_tables(results: dict[str, Any], settings: dict[str, Any]) -> str:
                 " / ".join(percent(m.get(f"macro_{n}{suffix}")) for n in ("precision", "recall", "f1"))
                 for m in rows.values()
             ]
-            lines.append(_row(["all labels" if band is None else band_limits(band), *cells]))
+            lines.append(table_row(["all labels" if band is None else band_limits(band), *cells]))
     return "\n".join(lines)
 
 
@@ -63,12 +63,14 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}"
 
 
-def _row(cells: list[str]) -> str:
+def table_row(cells: list[str]) -> str:
+    """One row of a table in Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
-def _table(titles: list[str]) -> list[str]:
-    return [_row(titles), _row(["---", *["---:"] * (len(titles) - 1)])]
+def table(titles: list[str], first: str = "---") -> list[str]:
+    """The head of a table in Markdown, and how its first column and the others are aligned."""
+    return [table_row(titles), table_row([first, *["---:"] * (len(titles) - 1)])]
 
 
 def band_limits(band: str) -> str:

@@ -33,6 +33,16 @@ def training_section(training: dict[str, Any]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+def experts_training_section(results: dict[str, Any]) -> str:
+    """What is known of a run that fitted experts alone."""
+    lines = [
+        f"nothing is trained by gradient descent: choosing settings, fitting the experts and weighing them took "
+        f"{duration(results['training_seconds'])}",
+        f"memory at its peak: {results['peak_memory_gb']:g} GB",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
 def duration(seconds: float) -> str:
     """Seconds as people say it: `1 h 24 min`."""
     if seconds < 100:

@@ -15,7 +15,15 @@ from transformers import PreTrainedTokenizerBase
 from glocal_xml.calibration import judge_scores, report_lines
 from glocal_xml.data import LabelSpace, XMTCCollator, tokenize
 from glocal_xml.data.text_files import check_file, read_lines
-from glocal_xml.experts import ExpertTexts, add_to_memory, blend_pairs, fit_blend, fit_experts, fixed_blend
+from glocal_xml.experts import (
+    ExpertTexts,
+    add_to_memory,
+    blend_pairs,
+    fit_blend,
+    fit_experts,
+    fixed_blend,
+    texts_in_memory,
+)
 from glocal_xml.experts.choose import choose_lexical_settings
 from glocal_xml.experts.fit import EXPERTS, LEXICAL, MEMORY
 from glocal_xml.experts.token_rows import whole_text_ids
@@ -29,6 +37,8 @@ TEXT_IDS = "text_ids"
 # Of the training texts, where nothing is said: enough to fit a handful of weights, and to judge the result.
 _HELD_OUT, _LEAST_HELD_OUT, _MOST_HELD_OUT = 0.1, 50, 1000
 _BATCH = 64
+# Texts that are looked up to tell whether a model knows the training texts.
+_LOOKED_UP = 200
 
 
 def held_out_texts(num_texts: int) -> int | None:
@@ -83,12 +93,30 @@ class RunExperts:
         self.seconds = time.time() - started
         logger.info("experts: %s fitted on %d texts in %.0f s", ", ".join(self.names), len(train), self.seconds)
 
-    def extend_memory(self, model: XMTCPreTrainedModel) -> None:
-        """Adds the training texts to the memory of a model that is trained further."""
-        if model.memory is not None:
-            rows = whole_text_ids(self.texts["train"]["text"], self.tokenizer)
-            first = int(model.memory.text_numbers.max()) + 1
-            add_to_memory(model, rows, self.texts["train"]["labels"], range(first, first + len(rows)))
+    def take_over(self, model: XMTCPreTrainedModel) -> None:
+        """
+        Experts of a model that is trained further: the memory learns the training texts, the lexical expert stays as
+        it is. Where most texts are in the memory already, which then knows those that are held out too, all experts
+        are fitted anew.
+        """
+        if model.memory is None:
+            return
+        known = self._known(model, self.texts["train"]["text"][:_LOOKED_UP])
+        if known.mean() > 0.5:
+            self.names = list(model.text_experts())
+            self.fit(model)
+            return
+        if "validation" in self.texts:
+            new = np.flatnonzero(~self._known(model, self.texts["validation"]["text"]))
+            self.texts["validation"] = self.texts["validation"].select(new)
+        rows = whole_text_ids(self.texts["train"]["text"], self.tokenizer)
+        first = int(model.memory.text_numbers.max()) + 1
+        add_to_memory(model, rows, self.texts["train"]["labels"], range(first, first + len(rows)))
+        logger.info("memory: %d texts added", len(rows))
+
+    def _known(self, model: XMTCPreTrainedModel, texts: list[str]) -> np.ndarray:
+        """Which texts the memory holds already."""
+        return texts_in_memory(model, whole_text_ids(texts, self.tokenizer))
 
     def refit(self, model: XMTCPreTrainedModel) -> None:
         """Fits the experts once more, on training and validation texts."""
@@ -127,12 +155,14 @@ def log_frequencies(label_space: LabelSpace) -> np.ndarray:
     return np.log((np.asarray(label_space.counts) + 1) / (label_space.num_texts + 2)).astype(np.float32)
 
 
-def batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, has_experts: bool) -> DataLoader:
+def batches(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, has_experts: bool, batch_size: int = _BATCH
+) -> DataLoader:
     """Batches of the start of each text, and of all of its tokens where experts count these."""
     tokens = tokenize(texts, tokenizer, tokenizer.model_max_length)
     if has_experts:
         tokens = with_whole_texts(tokens, texts, tokenizer)
-    return DataLoader(tokens, batch_size=_BATCH, collate_fn=XMTCCollator(tokenizer))
+    return DataLoader(tokens, batch_size=batch_size, collate_fn=XMTCCollator(tokenizer))
 
 
 def blend_of_run(

@@ -13,8 +13,8 @@ from glocal_xml.modeling import TASK, ExtremeMultiLabelPipeline
 from glocal_xml.modeling.text_windows import readable_text
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+from .prepare import NO_ENCODER
 from .run import quieten, run
-from .word_encoder import WORD_ENCODER
 
 _ARGUMENTS = (ModelArguments, DataArguments, XMTCTrainingArguments)
 # Small sets are gone over more often: about as many texts as this are read in all.
@@ -26,9 +26,10 @@ def fit(
     texts: Iterable[str],
     labels: Iterable[Iterable[str]],
     *,
-    encoder: str = "minilm",
+    encoder: str | None = "minilm",
     model_type: str = "glocal_xml",
-    validation_size: float | None = 0.05,
+    minutes: float | None = None,
+    validation_size: float | None = None,
     output_dir: str | None = None,
     **options: Any,
 ) -> ExtremeMultiLabelPipeline:
@@ -46,13 +47,17 @@ def fit(
     Args:
         texts: The texts.
         labels: The names of the labels of each text: a list for every text.
-        encoder: The encoder to start from: a folder, a Hub id, `minilm` or `word_lstm`.
+        encoder: The encoder to start from: a folder, a Hub id, `minilm` or `word_lstm`. `None` for a model of experts
+            alone, which takes seconds to minutes and reads texts of any length.
         model_type: The family of the model.
-        validation_size: Share (below 1) or number of texts that are held out, to tell how good the model is: what is
-            found goes to the log and to `results.json`. None to train on all of them.
+        minutes: How long to train: experts on all texts, then heads and encoder on as many as the time allows. By
+            default small sets are gone over more often than large ones.
+        validation_size: Share (below 1) or number of texts that are held out, to weigh heads and experts and to tell
+            how good the model is: what is found goes to the log and to `results.json`. By default a tenth, at most
+            1,000, and none of fewer than 500 texts; 0 for none.
         output_dir: Where the model and its results are kept; by default nowhere, and `save_pretrained` of the pipeline
             writes the model.
-        options: Any flag of `glocal-xml train`, such as `num_train_epochs`, `max_length` or `calibrate`.
+        options: Any flag of `glocal-xml train`, such as `num_train_epochs`, `max_length` or `experts`.
     """
     rows = _rows(texts, labels)
     known = {field.name for kind in _ARGUMENTS for field in fields(kind) if field.init}
@@ -63,13 +68,12 @@ def fit(
     if files:
         raise ValueError(f"The texts are given, so leave out {', '.join(files)}; `glocal-xml train` reads files.")
     settings = {
-        "encoder": encoder,
+        "encoder": NO_ENCODER if encoder is None else encoder,
+        "minutes": minutes,
         "model_type": model_type,
         "validation_size": validation_size,
         "num_train_epochs": min(max(math.ceil(_TEXTS_READ / len(rows)), _LEAST_EPOCHS), _MOST_EPOCHS),
         "per_device_train_batch_size": 16,
-        # An encoder that was trained before is to change little; one that is made here has all to learn.
-        "module_learning_rates": None if encoder == WORD_ENCODER else {"encoder": 1e-4},
         "train_sampling_strategy": "group_by_length",
         # Few texts held out are too few to choose among checkpoints.
         "save_strategy": "no",

@@ -9,11 +9,17 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from glocal_xml.modeling import TextExpertsConfig
+
+from .card_blend import blend_limit, blend_of_model, blend_section, branches_of_model, experts_of_model
 from .card_tables import PARTS, band_limits, measured_branches, percent, ranks, result_columns, result_tables
-from .card_training import training_section
+from .card_training import experts_training_section, training_section
+from .expert_papers import EXPERT_PAPERS
 from .family_papers import FAMILY_PAPERS, FamilyPaper
 from .published_files import public_results
 from .run_folder import CARD_FILE, CARD_MARK, RESULTS_FILE
+
+_ON_BY_DEFAULT = ("blend", "label_texts", "refit_experts")
 
 
 def card_of_run(source: str | os.PathLike, *, repo_id: str | None = None) -> tuple[str, str]:
@@ -33,7 +39,8 @@ def card_of_run(source: str | os.PathLike, *, repo_id: str | None = None) -> tup
         raise ValueError(f"{path} is not the results of a run; give the folder of a run or its {RESULTS_FILE}.")
     config = path.with_name("config.json")
     if path.name == RESULTS_FILE and config.is_file():
-        results["calibration"] = json.loads(config.read_text(encoding="utf-8")).get("calibration")
+        fields = json.loads(config.read_text(encoding="utf-8"))
+        results["config"] = {name: fields.get(name) for name in ("blend", *EXPERT_PAPERS)}
     name = repo_id or card_name(path, results["settings"]["model"]["model_type"])
     return name, render_model_card(results, name=name)
 
@@ -72,22 +79,28 @@ def render_model_card(results: dict[str, Any], *, name: str) -> str:
         name: Name of the model, or its id on the Hub.
     """
     settings = public_results(results["settings"])
-    if "training" not in results:
+    if not {"training", "training_seconds"} & results.keys():
         raise ValueError("The run trained no model; a card is made of the run that did.")
     model_type = settings["model"]["model_type"]
-    if model_type not in FAMILY_PAPERS:
+    # A model without an encoder is of no family.
+    paper = None if model_type == TextExpertsConfig.model_type else FAMILY_PAPERS.get(model_type)
+    if paper is None and model_type != TextExpertsConfig.model_type:
         raise ValueError(f"No card for {model_type!r}: give the family a row in `FAMILY_PAPERS`.")
-    paper = FAMILY_PAPERS[model_type]
+    papers = {} if paper is None else {model_type: paper}
+    papers |= {name: EXPERT_PAPERS[name] for name in experts_of_model(results)}
+    blend = blend_section(results)
+    training = results.get("training")
     sections = [
         f"---\n{_front_matter(results, settings, name)}\n---\n{CARD_MARK}",
         f"# {name.split('/')[-1]}\n\n{_introduction(results, paper)}",
         f"## Use\n\n{_use(results, name, paper)}",
         f"## Data\n\n{_data(results, settings)}",
         f"## Results\n\n{result_tables(results, settings)}",
-        f"## Training\n\n{training_section(results['training'])}",
+        *([] if blend is None else [f"## Experts and probabilities\n\n{blend}"]),
+        f"## Training\n\n{experts_training_section(results) if training is None else training_section(training)}",
         f"## Settings\n\n{_settings(results, settings)}",
         f"## Limits\n\n{_limits(results, settings, paper)}",
-        f"## Citation\n\n```bibtex\n{paper.bibtex(model_type)}\n```",
+        "## Citation\n\n```bibtex\n" + "\n\n".join(p.bibtex(key) for key, p in papers.items()) + "\n```",
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -128,10 +141,19 @@ def _front_matter(results: dict[str, Any], settings: dict[str, Any], name: str) 
     ).to_yaml()
 
 
-def _introduction(results: dict[str, Any], paper: FamilyPaper) -> str:
+def _introduction(results: dict[str, Any], paper: FamilyPaper | None) -> str:
     labels = f"{results['data']['labels']:,} labels" if "data" in results else "labels"
-    branches = measured_branches(results)
-    alone = f" This model has the {branches[0]} branch alone." if branches in (["global"], ["local"]) else ""
+    if paper is None:
+        return (
+            "A model without an encoder for extreme multi-label text classification: experts that read the whole text "
+            f"as a bag of tokens rank {labels} for it. It was fitted with the package `glocal-xml`."
+        )
+    experts = experts_of_model(results)
+    heads = [name for name in branches_of_model(results) if name not in experts]
+    alone = f" This model has the {heads[0]} branch alone." if heads in (["global"], ["local"]) else ""
+    if blend_of_model(results) is not None:
+        beside = f" and the experts beside them ({', '.join(experts)})" if experts else ""
+        alone += f" In this model, heads{beside} are weighed by a blend in place of a mean."
     return (
         f"{paper.name} for extreme multi-label text classification: the model ranks {labels} for a text. "
         f"In {paper.name}, {paper.summary}{alone}\n\n"
@@ -140,7 +162,7 @@ def _introduction(results: dict[str, Any], paper: FamilyPaper) -> str:
     )
 
 
-def _use(results: dict[str, Any], name: str, paper: FamilyPaper) -> str:
+def _use(results: dict[str, Any], name: str, paper: FamilyPaper | None) -> str:
     comment = "" if "/" in name else "  # the folder of this model, or its id on the Hub"
     lines = [
         "```python",
@@ -178,7 +200,9 @@ def _data(results: dict[str, Any], settings: dict[str, Any]) -> str:
             continue
         known = data[f"{part}_file"] or data["dataset_name"]
         source = f"`{known}`" if known else "texts that were given in Python"
-        if part == "validation" and not data["validation_file"] and data["validation_size"]:
+        # Where nothing is said, a run holds out texts of its training file.
+        held_out = data["validation_size"] or (data["train_file"] and not data["dataset_name"])
+        if part == "validation" and not data["validation_file"] and held_out:
             source = "held out of the training texts at random"
         elif data.get(f"max_{part}_texts"):
             source += f", at most {data[f'max_{part}_texts']:,} texts of it, drawn at random"
@@ -200,8 +224,15 @@ def _settings(results: dict[str, Any], settings: dict[str, Any]) -> str:
         name: value
         for group in ("model", "data", "training")
         for name, value in settings[group].items()
-        if value is not None and value is not False and value != {} and name != "predict_file"
+        if value is not None
+        and value != {}
+        and name != "predict_file"
+        # What is on unless it is turned off has to be told.
+        and (value is not False or name in _ON_BY_DEFAULT)
     }
+    if recipe["model_type"] == TextExpertsConfig.model_type:
+        # Both follow from there being no encoder.
+        del recipe["model_type"], recipe["max_length"]
     versions = dict(results["environment"])
     machine, processes = versions.pop("machine"), versions.pop("processes")
     files = settings["data"]["train_file"] or settings["data"]["dataset_name"]
@@ -213,7 +244,7 @@ def _settings(results: dict[str, Any], settings: dict[str, Any]) -> str:
     )
 
 
-def _limits(results: dict[str, Any], settings: dict[str, Any], paper: FamilyPaper) -> str:
+def _limits(results: dict[str, Any], settings: dict[str, Any], paper: FamilyPaper | None) -> str:
     data, training = settings["data"], settings["training"]
     limits = []
     if "test" not in results:
@@ -225,7 +256,9 @@ def _limits(results: dict[str, Any], settings: dict[str, Any], paper: FamilyPape
     limits.append(
         f"One run with one seed ({training['seed']}): how much the figures vary from seed to seed is not known."
     )
-    if "validation" not in results:
+    if "training" not in results:
+        pass
+    elif "validation" not in results:
         limits.append("There were no validation texts: the model is that of the last step, not of the best.")
     elif training.get("save_strategy") not in (None, "no") and training["metric_for_best_model"]:
         limits.append(
@@ -242,21 +275,17 @@ def _limits(results: dict[str, Any], settings: dict[str, Any], paper: FamilyPape
                 f"P@{k} on the test texts was better for {' and '.join(ahead)} alone than for {final} "
                 f"({percent(scores[final])}), which is what the model predicts."
             )
-    if (calibration := results.get("calibration")) is None:
-        limits.append("Probabilities were not calibrated: they rank labels; choose a threshold on texts of your own.")
-    else:
-        limits.append(
-            f"Temperature ({calibration['temperature']:.3g}) and threshold ({calibration['threshold']:.3g}) come from "
-            f"{calibration['texts']:,} texts, and count where `calibrated=True` or `threshold='calibrated'` is given."
-        )
-    if data["max_length"]:
-        limits.append(f"At most {data['max_length']} tokens of a text are read; the rest is cut off.")
+    limits.append(blend_limit(results))
+    if data["max_length"] and paper is not None:
+        rest = "only the experts read the rest" if experts_of_model(results) else "the rest is cut off"
+        limits.append(f"At most {data['max_length']} tokens of a text are read; {rest}.")
     if _shows_words(results, paper):
         limits.append("Attention tells which words a label read; it is no proof that they caused its score.")
     limits.append("Speed in use, and bias against groups of people or topics were not measured.")
     return "\n".join(f"- {limit}" for limit in limits)
 
 
-def _shows_words(results: dict[str, Any], paper: FamilyPaper) -> bool:
-    branches = measured_branches(results)
-    return paper.word_branches is not None and any(re.fullmatch(paper.word_branches, name) for name in branches)
+def _shows_words(results: dict[str, Any], paper: FamilyPaper | None) -> bool:
+    if paper is None or paper.word_branches is None:
+        return False
+    return any(re.fullmatch(paper.word_branches, name) for name in branches_of_model(results))

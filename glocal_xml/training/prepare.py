@@ -34,7 +34,7 @@ from glocal_xml.modeling.encoder import position_limit
 from glocal_xml.pretrained import minilm_path
 from glocal_xml.trained_model import plain_model_errors, trained_config, trained_tokenizer
 
-from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+from .arguments import NO_ENCODER, DataArguments, ModelArguments, XMTCTrainingArguments
 from .experts_of_run import held_out_texts
 from .report import FINAL, branch_metrics
 from .word_encoder import WORD_ENCODER, check_word_options, make_word_encoder, make_word_tokenizer
@@ -43,8 +43,6 @@ logger = logging.getLogger(__name__)
 
 # Of a pretrained encoder and of tables of labels (benchmarks/branches.py).
 _RATES = {"encoder": 2e-4, ".*label_(embeddings|outputs)": 5e-3}
-# What `--encoder` is for a model of experts alone.
-NO_ENCODER = "none"
 _DEFAULT_LENGTH = 256
 # What tokenizers have that were told of no limit.
 _NO_LIMIT = 10**12

@@ -12,7 +12,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from glocal_xml.data import LABEL_SPACE_FILES
-from glocal_xml.modeling import FAMILIES
+from glocal_xml.modeling import FAMILIES, TextExpertsConfig
 
 from .run_folder import RESULTS_FILE
 
@@ -39,6 +39,17 @@ def commit_operations(files: Files, known: Iterable[str]) -> list[CommitOperatio
     return [*added, *(CommitOperationDelete(name) for name in sorted(ours - files.keys()))]
 
 
+def weight_files(folder: str | os.PathLike) -> list[str]:
+    """The names of the files with weights in the folder of a model, the index of several among them."""
+    path = Path(folder)
+    if (path / _WEIGHTS).is_file():
+        return [_WEIGHTS]
+    if (path / _INDEX).is_file():
+        shards = json.loads((path / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+        return [_INDEX, *sorted(set(shards))]
+    raise ValueError(f"{folder} has no weights: {_WEIGHTS} is missing; pickled weights are not published.")
+
+
 def published_files(folder: str | os.PathLike) -> Files:
     """
     The files of a trained model that go to the Hub.
@@ -49,7 +60,7 @@ def published_files(folder: str | os.PathLike) -> Files:
     config = _read_config(path)
     # A machine's paths concern nobody else.
     files: Files = {_CONFIG: _as_json(_without_path_names(config))}
-    for name in (*_weights(path), *_code(path, config)):
+    for name in (*weight_files(path), *_code(path, config)):
         if not (path / name).is_file():
             raise _incomplete(path, name)
         files[name] = path / name
@@ -65,6 +76,18 @@ def published_files(folder: str | os.PathLike) -> Files:
             raise ValueError(f"{path / RESULTS_FILE} is damaged ({error}); delete it, or train again.") from error
         files[RESULTS_FILE] = _as_json(public_results(results))
     return dict(sorted(files.items()))
+
+
+def memory_notice(files: Files) -> str | None:
+    """What is told to whoever publishes a model with a memory of training texts; nothing for others."""
+    memory = json.loads(files[_CONFIG]).get("memory")
+    if memory is None:
+        return None
+    return (
+        f"The memory expert goes along: bags of token ids of {memory['texts']:,} training texts (names of labels "
+        "among them) and their labels, which whoever loads the model can read. `glocal-xml publish "
+        "--leave_out_memory` leaves them out."
+    )
 
 
 def public_results(value: Any) -> Any:
@@ -89,7 +112,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{folder} is no folder of a trained model: it has no readable {_CONFIG}; give the `--output_dir` of "
             "`glocal-xml train`."
         ) from None
-    families = [family.model_type for family in FAMILIES]
+    families = [family.model_type for family in (*FAMILIES, TextExpertsConfig)]
     if config.get("model_type") not in families:
         raise ValueError(
             f"{folder} holds a model of type {config.get('model_type')!r}; those of this package are "
@@ -101,15 +124,6 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"`AutoModel.from_pretrained(folder).save_pretrained(folder)`, with `import glocal_xml` before."
         )
     return config
-
-
-def _weights(folder: Path) -> list[str]:
-    if (folder / _WEIGHTS).is_file():
-        return [_WEIGHTS]
-    if (folder / _INDEX).is_file():
-        shards = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
-        return [_INDEX, *sorted(set(shards))]
-    raise ValueError(f"{folder} has no weights: {_WEIGHTS} is missing; pickled weights are not published.")
 
 
 def _code(folder: Path, config: dict[str, Any]) -> set[str]:

@@ -17,7 +17,7 @@ from glocal_xml.metrics import xmtc_metrics
 from glocal_xml.modeling import WordLSTMConfig, XMTCOutput, XMTCPreTrainedModel
 from glocal_xml.pretrained import MINILM_HUB_ID
 
-from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+from .arguments import NO_ENCODER, DataArguments, ModelArguments, XMTCTrainingArguments
 
 # The final ranking among those of the branches.
 FINAL = "final"
@@ -129,7 +129,7 @@ def run_settings(model_args: ModelArguments, data_args: DataArguments, args: XMT
         "num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps learning_rate "
         "module_learning_rates lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon "
         "max_grad_norm train_sampling_strategy save_strategy save_steps metric_for_best_model early_stopping_patience "
-        "seed fp16 bf16 metrics_at propensity_a propensity_b"
+        "seed fp16 bf16 metrics_at propensity_a propensity_b minutes blend threshold_f refit_experts"
     )
     # A token would be read by whoever reads the results.
     options = {name: value for name, value in model_args.encoder_options.items() if name not in ("cache_dir", "token")}
@@ -147,7 +147,7 @@ def hub_ids(model_args: ModelArguments, data_args: DataArguments) -> dict[str, s
         return None if name is None or Path(name).exists() else name
 
     # What comes as a package, and what is made in the run.
-    short_names = {"minilm": MINILM_HUB_ID, WordLSTMConfig.model_type: None}
+    short_names = {"minilm": MINILM_HUB_ID, WordLSTMConfig.model_type: None, NO_ENCODER: None}
     name = model_args.encoder
     return {
         "base_model": short_names[name] if name in short_names else hub_id(model_args.model or name),

@@ -143,7 +143,7 @@ def run(
         if warning := late_loss(model.config, args):
             logger.warning(warning)
         if model_args.model is not None:
-            experts.extend_memory(model)
+            experts.take_over(model)
         elif model_args.experts:
             experts.fit(model)
     # Training has no use for the experts, and its checkpoints and evaluations are those of the heads.

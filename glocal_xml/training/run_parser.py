@@ -15,7 +15,9 @@ from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 _DESCRIPTION = """Train, evaluate and predict; what is done follows from the files that are given.
 
 examples:
-  glocal-xml train --encoder minilm --train_file train.jsonl --validation_size 0.05 --test_file test.jsonl
+  glocal-xml train --encoder minilm --train_file train.jsonl --test_file test.jsonl
+  glocal-xml train --encoder minilm --minutes 10 --train_file train.jsonl --output_dir outputs/ten-minutes
+  glocal-xml train --encoder none --train_file train.jsonl --output_dir outputs/linear
   glocal-xml train examples/recipes/debtags/glocal_xml.yaml --num_train_epochs 1 --output_dir outputs/one-epoch
   glocal-xml train --model outputs/tags --train_file more.jsonl --output_dir outputs/tags-further
   glocal-xml train recipe.yaml --resume_from_checkpoint last"""

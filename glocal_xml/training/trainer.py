@@ -1,5 +1,6 @@
 """Trainer with per-module learning rates that ranks labels before it gathers and reports every branch."""
 
+import logging
 import re
 from collections.abc import Sized
 from pathlib import Path
@@ -20,13 +21,15 @@ from .collapse import CollapseWatch
 from .gradient_clipping import clip_gradients
 from .model_card import card_name, describe_card, render_model_card
 from .prepare import check_processes
-from .published_files import commit_operations, published_files
+from .published_files import commit_operations, memory_notice, published_files
 from .report import FINAL, branch_metrics, final_name, rankings
 from .rowwise_adamw import for_sparse_tables
 from .run_folder import CARD_FILE, RESULTS_FILE, write_card, write_results
 from .time_budget import TimeBudget
 from .trainer_card import results_of_trainer
 from .windows_of_run import WINDOW_COUNTS, WindowCollator, rank_windows
+
+logger = logging.getLogger(__name__)
 
 
 class XMTCTrainer(Trainer):
@@ -236,6 +239,8 @@ class XMTCTrainer(Trainer):
         self.create_model_card(**kwargs)
         files = published_files(self.args.output_dir) | {CARD_FILE: Path(self.args.output_dir, CARD_FILE)}
         revision = self.args.hub_revision if revision is None else revision
+        if (notice := memory_notice(files)) is not None:
+            logger.warning(notice)
         api = HfApi(token=token)
         known = api.list_repo_files(self.hub_model_id, revision=revision)
         return api.create_commit(

@@ -9,6 +9,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from glocal_xml.modeling import XMTCConfig
 
 from .arguments import DataArguments, ModelArguments
+from .expert_papers import EXPERT_PAPERS
 from .report import data_facts, environment, final_name, result_rows, run_settings
 
 if TYPE_CHECKING:
@@ -34,13 +35,20 @@ def results_of_trainer(trainer: "XMTCTrainer") -> dict[str, Any]:
         "data": data_facts({name: part for name, part in texts.items() if part is not None}, trainer.label_space),
         "environment": environment(trainer.args),
         "training": facts.facts,
+        "config": {name: getattr(model.config, name) for name in ("blend", *EXPERT_PAPERS)},
         **{part: result_rows(metrics, prefix, final) for part, (prefix, metrics) in facts.metrics.items()},
     }
 
 
 def _chosen_fields(config: XMTCConfig) -> dict[str, Any]:
     """The fields of a family that are not as they are by default."""
-    shared = {field.name for field in fields(PreTrainedConfig)} | {"encoder", "num_labels", "calibration"}
+    shared = {field.name for field in fields(PreTrainedConfig)} | {
+        "encoder",
+        "num_labels",
+        "lexical",
+        "memory",
+        "blend",
+    }
     chosen = {}
     for field in fields(config):
         default = field.default_factory() if field.default_factory is not MISSING else field.default

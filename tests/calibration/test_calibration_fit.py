@@ -1,27 +1,22 @@
-"""Temperature and threshold against plain twins that try everything."""
+"""Thresholds and the quality of probabilities against plain twins that try everything."""
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import expit, log_expit, logit
+from scipy.special import expit
 from sklearn.metrics import fbeta_score, precision_score, recall_score
 
 from glocal_xml.calibration import (
     ScoredLabels,
     best_threshold,
-    calibrated_scores,
     expected_calibration_error,
-    fit_calibration,
-    fit_temperature,
-    judge_calibration,
+    judge_scores,
     measures_at,
     reliability_bins,
     report_lines,
 )
 from glocal_xml.modeling.configuration_base import F_KINDS
-from glocal_xml.modeling.pipeline_xmtc import calibrated
 
 
 @st.composite
@@ -84,7 +79,8 @@ def test_no_threshold_is_better(ranking, average, beta):
 def test_labels_beyond_the_candidates_are_missed():
     pairs = ScoredLabels.from_rankings([[0, 1]], [[0.9, 0.8]], [[0, 1, 2, 3]], 4)
     assert measures_at(pairs, 0.5)["recall"] == 0.5 and measures_at(pairs, 0.5)["precision"] == 1.0
-    assert judge_calibration(pairs, fit_calibration(pairs))["true_labels_scored"] == 0.5
+    blend = {"threshold": 0.5, "f": "micro", "beta": 1.0}
+    assert judge_scores(pairs, blend)["true_labels_scored"] == 0.5
 
 
 def test_equally_good_thresholds_give_the_highest():
@@ -93,45 +89,17 @@ def test_equally_good_thresholds_give_the_highest():
     assert best_threshold(pairs) == pytest.approx(0.7)
 
 
-def drawn_pairs(temperature, number=20_000):
-    """Labels that are true as often as the scores say once they are calibrated."""
+def drawn_pairs(steepness, number=20_000):
+    """Labels that are true as often as the scores say, if these are as steep as they should be (1)."""
     rng = np.random.default_rng(0)
     logits = rng.normal(-2.0, 2.0, size=number)
-    scores = expit(logits * temperature)
-    return scores, rng.random(number) < expit(logits)
+    return expit(logits * steepness), rng.random(number) < expit(logits)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7, 4.0])
-def test_the_temperature_that_was_drawn_is_found(temperature):
-    scores, is_true = drawn_pairs(temperature)
-    found = fit_temperature(scores, is_true)
-    assert found == pytest.approx(temperature, rel=0.06)
-
-    def plain_cross_entropy(value):
-        logits = logit(np.minimum(scores, 1 - 2.0**-25)) / value
-        return -np.where(is_true, log_expit(logits), log_expit(-logits)).mean()
-
-    grid = np.geomspace(0.2, 20, 200)
-    assert plain_cross_entropy(found) <= min(map(plain_cross_entropy, grid)) + 1e-9
-    after = calibrated_scores(scores, found)
-    assert (np.diff(after[np.argsort(scores)]) >= 0).all(), "the ranking stays"
-    if temperature != 1.0:
-        assert expected_calibration_error(after, is_true) < 0.3 * expected_calibration_error(scores, is_true)
-
-
-def test_models_apply_the_temperature_that_was_fitted():
-    scores = np.array([1e-30, 1e-3, 0.2, 0.5, 0.99, 1 - 2.0**-24])
-    for temperature in (0.3, 1.0, 2.5):
-        applied = calibrated(torch.tensor(scores, dtype=torch.float64), temperature).numpy()
-        assert applied == pytest.approx(calibrated_scores(scores, temperature), rel=1e-12)
-
-
-def test_scores_of_exactly_zero_and_one_have_a_temperature():
-    scores = np.array([1.0, 1.0, 0.0, 0.0, 1.0])
-    found = fit_temperature(scores, np.array([True, False, False, True, True]))
-    assert 1 < found <= 20 and np.isfinite(calibrated_scores(scores, found)).all()
-    # Nothing is wrong with these: the sharpest allowed.
-    assert fit_temperature(np.array([0.8, 0.1]), np.array([True, False])) == pytest.approx(0.05, rel=1e-3)
+@pytest.mark.parametrize("steepness", [0.5, 2.0])
+def test_scores_that_are_too_sure_or_too_unsure_have_a_larger_error(steepness):
+    wrong, right = (expected_calibration_error(*drawn_pairs(value)) for value in (steepness, 1.0))
+    assert right < 0.01 and wrong > 5 * right
 
 
 def test_bins_hold_equal_mass_and_every_pair_once():
@@ -164,21 +132,23 @@ def test_report_says_what_was_found():
     pairs = ScoredLabels.from_rankings(
         ids, scores.reshape(30, 10), [np.flatnonzero(row) for row in is_true.reshape(30, 10)], 10
     )
-    calibration = fit_calibration(pairs, "samples", 2)
-    judged = judge_calibration(pairs, calibration)
-    assert calibration | {"temperature": 0, "threshold": 0} == {
-        **{"temperature": 0, "threshold": 0, "f": "samples", "beta": 2.0, "texts": 30}
-    }
-    assert judged["after"]["cross_entropy"] < judged["before"]["cross_entropy"]
-    shown = "\n".join(report_lines(calibration, judged))
+    threshold = best_threshold(pairs, "samples", 2)
+    blend = {"weights": {"global": 0.5, "bias": -1.25}, "threshold": threshold, "f": "samples", "beta": 2.0}
+    judged = judge_scores(pairs, blend)
+    assert judged["f"] == measures_at(pairs, threshold, "samples", 2)["f"] and judged["texts"] == 30
+    assert judged["cross_entropy"] == pytest.approx(-np.log(np.where(is_true, scores, 1 - scores)).mean(), rel=1e-6), (
+        "the mean over pairs"
+    )
+    shown = "\n".join(report_lines(blend, judged))
     assert f"samples F (beta 2) {100 * judged['f']:.2f}" in shown and "of 30 texts" in shown
+    assert f"weights: global 0.50, bias -1.25; threshold {threshold:.4f}" in shown
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: fit_calibration(pairs_of(*EASY), "weighted"), "micro, macro, samples, got 'weighted'"),
-        (lambda: fit_calibration(pairs_of(*EASY), beta=0), "above 0, got 0"),
+        (lambda: best_threshold(pairs_of(*EASY), "weighted"), "micro, macro, samples, got 'weighted'"),
+        (lambda: best_threshold(pairs_of(*EASY), beta=0), "above 0, got 0"),
         (lambda: ScoredLabels.from_rankings([[0]], [[np.nan]], [[0]], 1), "diverged"),
         (lambda: ScoredLabels.from_rankings([[0, 1]], [[0.5]], [[0]], 2), "shape"),
     ],

@@ -120,15 +120,15 @@ def flags(encoder_folder, tmp_path_factory):
 
 def test_a_run_that_learns_nothing_says_so_twice_with_trainer_and_without(flags, tmp_path, caplog):
     """Nothing moves: the labels keep the frequencies that their biases start at."""
-    still = [*flags, "--learning_rate", "0", "--calibrate", "micro", "--output_dir"]
+    still = [*flags, "--learning_rate", "0", "--experts", "none", "--output_dir"]
     results = main([*still, str(tmp_path / "run")])
     assert results["collapsed"] is True
     assert json.loads((tmp_path / "run" / "results.json").read_text())["collapsed"] is True
     said = [record.getMessage() for record in caplog.records if WARNING in record.getMessage()]
     assert [("second time" in line, "end of training" in line) for line in said] == [(True, False), (False, True)]
     assert "more training than 3 epochs" in said[0]
-    # It is calibrated all the same: one label is better than none.
-    assert results["calibration"]["validation"]["f"] > 0
+    # The heads are weighed all the same.
+    assert results["blend"]["validation"]["brier"] < 0.25
 
     spec = importlib.util.spec_from_file_location("own_loop", EXAMPLES / "run_xmtc_no_trainer.py")
     own_loop = importlib.util.module_from_spec(spec)
@@ -138,12 +138,10 @@ def test_a_run_that_learns_nothing_says_so_twice_with_trainer_and_without(flags,
     assert [record.getMessage() for record in caplog.records if WARNING in record.getMessage()] == said
     other = json.loads((tmp_path / "loop" / "results.json").read_text())
     assert other["collapsed"] is True
-    assert other["calibration"]["threshold"] == pytest.approx(results["calibration"]["threshold"], rel=1e-4)
-    assert other["calibration"]["validation"]["f"] == pytest.approx(results["calibration"]["validation"]["f"])
-    assert AutoModel.from_pretrained(tmp_path / "loop").config.calibration["texts"] == 30
-    with pytest.raises(ValueError, match="`calibrate` needs texts"):
-        place = still.index("--validation_size")
-        own_loop.main([*still[:place], *still[place + 2 :], str(tmp_path / "none")])
+    for name in ("brier", "cross_entropy"):
+        assert other["blend"]["validation"][name] == pytest.approx(results["blend"]["validation"][name], rel=1e-4)
+    assert other["validation"]["blend"].keys() <= results["validation"]["blend"].keys()
+    assert AutoModel.from_pretrained(tmp_path / "loop").config.blend["weights"] == results["blend"]["weights"]
 
 
 def test_a_run_that_learns_says_nothing(flags, tmp_path, caplog):

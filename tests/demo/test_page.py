@@ -2,9 +2,7 @@
 
 import csv
 import json
-import math
 import re
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -14,7 +12,7 @@ from close_rankings import assert_best
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from hostile_names import ATTACKS, LABELS
-from transformers import XLNetConfig, pipeline
+from transformers import AutoModel, AutoTokenizer, XLNetConfig, pipeline
 
 from glocal_xml import APLCXLNet, APLCXLNetConfig, GlocalXMLForMultiLabel
 from glocal_xml.demo import build_page
@@ -53,7 +51,6 @@ def actions(page_model):
 
 def test_predictions_are_those_of_the_pipeline(client, tag):
     found = client.predict("apple dog", top_k=3, api_name="/predict")
-    # The page always says whether scores are calibrated, which takes them to log-odds and back.
     assert len(found) == 3 and all("branch_scores" in entry for entry in found)
     assert_best(found, tag("apple dog", top_k=len(LABELS), branch_scores=True))
     found = client.predict("apple", candidate_labels=["animal", "fruit"], api_name="/predict")
@@ -77,7 +74,7 @@ def test_a_file(client, tag, tmp_path):
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"id": i, "body": text}) + "\n" for i, text in enumerate(texts)), "utf-8")
     jsonl, table = client.predict(
-        handle_file(file), "body", top_k=2, threshold=0, calibrated=False, names="fruit\n=1+1", api_name="/tag_file"
+        handle_file(file), "body", top_k=2, threshold=0, names="fruit\n=1+1", api_name="/tag_file"
     )
     assert jsonl.endswith("texts-tagged.jsonl") and table.endswith("texts-tagged.csv")
     with open(jsonl, encoding="utf-8") as lines:
@@ -98,13 +95,11 @@ def test_mistakes_are_messages(client, tmp_path):
         client.predict("apple", candidate_labels=["<img src=x>"], api_name="/predict")
     with pytest.raises(AppError, match="top_k"):
         client.predict("apple", top_k=0, api_name="/predict")
-    with pytest.raises(AppError, match="calibrate"):
-        client.predict("apple", calibrated=True, api_name="/predict")
     with pytest.raises(AppError, match="string"):
         client.predict(["apple"], api_name="/predict")
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"text": "apple"}\n{"text": \n', "utf-8")
-    options = {"text_column": "text", "top_k": 2, "threshold": 0, "calibrated": False, "names": ""}
+    options = {"text_column": "text", "top_k": 2, "threshold": 0, "names": ""}
     # The name of the file without the folder on the server.
     with pytest.raises(AppError, match="^broken.jsonl, line 2"):
         client.predict(handle_file(broken), **options, api_name="/tag_file")
@@ -113,7 +108,7 @@ def test_mistakes_are_messages(client, tmp_path):
 
 
 def test_files_of_the_server_stay_there(client):
-    options = {"text_column": "text", "top_k": 2, "threshold": 0, "calibrated": False, "names": ""}
+    options = {"text_column": "text", "top_k": 2, "threshold": 0, "names": ""}
     stolen = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
     with pytest.raises(AppError) as error:
         client.predict(stolen, **options, api_name="/tag_file")
@@ -124,13 +119,13 @@ def test_files_of_the_server_stay_there(client):
 def test_odd_texts(kind, actions, page_url):
     text = ODD_TEXTS[kind]
     # As browsers send it, halves of characters included, which the client of Gradio cannot.
-    body = json.dumps({"data": [text, 2, 0.0, False, None]})
+    body = json.dumps({"data": [text, 2, 0.0, None]})
     headers = {"Content-Type": "application/json"}
     call = httpx.post(f"{page_url}gradio_api/call/predict", content=body, headers=headers)
     event = httpx.get(f"{page_url}gradio_api/call/predict/{call.json()['event_id']}").text
     assert event.startswith("event: complete") and event.count('"branch_scores"') == 2
     assert len(actions.explain(text, ["fruit"])["labels"]) == 1
-    state, labels, words = actions.answer(text, 10, 0.0, False, "")
+    state, labels, words = actions.answer(text, 10, 0.0, "")
     assert (state is None) == (not text.strip())
     # What is shown stays small however long a text is, and can be sent.
     assert len(labels) < 20_000 and len(words.encode("utf-8")) < 20_000
@@ -148,7 +143,7 @@ def test_many_people_at_once(page_url, tag):
 
 def test_names_and_texts_are_escaped(actions):
     text = " ".join(ATTACKS)
-    _, labels, words = actions.answer(text, len(LABELS), 0.0, False, "")
+    _, labels, words = actions.answer(text, len(LABELS), 0.0, "")
     allowed = {"ol", "li", "button", "bdi", "span", "p", "div", "mark"}
     assert set(re.findall(r"<\s*/?\s*([^\s>/]+)", labels + words)) <= allowed
     assert labels.count("<button") == len(LABELS)
@@ -157,26 +152,27 @@ def test_names_and_texts_are_escaped(actions):
 
 
 def test_no_label_and_no_text(actions):
-    assert "Paste a text" in actions.answer("", 5, 0.0, False, "")[1]
-    assert "set it lower" in actions.answer("apple", 5, 1.0, False, "")[1]
+    assert "Paste a text" in actions.answer("", 5, 0.0, "")[1]
+    assert "set it lower" in actions.answer("apple", 5, 1.0, "")[1]
 
 
-def test_calibrated_scores_where_the_model_has_them(page_model, tmp_path):
-    shutil.copytree(page_model, tmp_path, dirs_exist_ok=True)
-    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
-    config["calibration"] = {"temperature": 2.0, "threshold": 0.456, "f": "micro", "beta": 1.0, "texts": 9}
-    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
-    page = build_page(str(tmp_path))
-    values = {getattr(block, "label", None): getattr(block, "value", None) for block in page.blocks.values()}
-    assert values["Calibrated scores"] is True and values["Lowest score"] == 0.45
-    plain, calibrated = (Actions(Tagger(str(tmp_path))).predict("apple", 3, 0.0, on) for on in (False, True))
-    assert [entry["label"] for entry in plain] == [entry["label"] for entry in calibrated]
-    for before, after in zip(plain, calibrated, strict=True):
-        assert log_odds(after["score"]) == pytest.approx(log_odds(before["score"]) / 2, rel=1e-3, abs=1e-5)
-
-
-def log_odds(probability):
-    return math.log(probability / (1 - probability))
+def test_the_threshold_of_a_blend_is_where_the_page_starts(page_model, tag, tmp_path):
+    model = AutoModel.from_pretrained(page_model)
+    weights = {**dict.fromkeys(model.branch_names, 0.25), "bias": -1.0}
+    blend = {"weights": weights, "threshold": 0.456, "f": "micro", "beta": 1.0, "texts": 9}
+    model.set_blend(blend, torch.zeros(len(LABELS)))
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(page_model).save_pretrained(tmp_path)
+    starts = [
+        {getattr(block, "label", None): block for block in build_page(str(folder)).blocks.values()}["Lowest score"]
+        for folder in (page_model, tmp_path)
+    ]
+    assert [start.value for start in starts] == [0.0, 0.45]
+    assert starts[0].info is None and "four in five are right" in starts[1].info
+    (found,) = Actions(Tagger(str(tmp_path))).predict("apple", 1, 0.0)
+    (plain,) = tag("apple", candidate_labels=[found["label"]], branch_scores=True)
+    assert found["branch_scores"] == pytest.approx(plain["branch_scores"], abs=1e-5)
+    assert abs(found["score"] - plain["score"]) > 0.01
 
 
 def test_without_attention_it_says_so(tokenizer, tmp_path):
@@ -186,7 +182,7 @@ def test_without_attention_it_says_so(tokenizer, tmp_path):
     model.set_label_names(list("abcdef"))
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    state, labels, words = Actions(Tagger(str(tmp_path))).answer("apple dog", 3, 0.0, False, "")
+    state, labels, words = Actions(Tagger(str(tmp_path))).answer("apple dog", 3, 0.0, "")
     assert state is None and "no label-word attention" in words
     assert labels.count('class="label"') == 3 and "<button" not in labels and "branch-0" not in labels
 
@@ -195,5 +191,5 @@ def test_without_names_it_says_so(encoder_folder, tokenizer, tmp_path):
     torch.manual_seed(0)
     GlocalXMLForMultiLabel.from_encoder(encoder_folder, num_labels=4, mlp_size=4).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    _, labels, words = Actions(Tagger(str(tmp_path))).answer("apple dog", 3, 0.0, False, "")
+    _, labels, words = Actions(Tagger(str(tmp_path))).answer("apple dog", 3, 0.0, "")
     assert "LABEL_" in labels and "no names" in words

@@ -4,12 +4,16 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import torch
 from fresh_process import change_weights
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import _http
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml.cli import main as command
 from glocal_xml.hub import publish
+from glocal_xml.training import main as train
 
 pytest_plugins = ["local_hub"]
 
@@ -187,3 +191,88 @@ def test_a_card_that_a_person_wrote_is_published(hub, run_folder):
     publish(run_folder, "me/mine", **TOKEN)
     card = ModelCard(hub.repos["models/me/mine"].files()["README.md"].content.decode())
     assert (card.data.license, card.data.language) == ("gpl-3.0", "de")
+
+
+NOTICE = "bags of token ids of 40 training texts"
+
+
+def stored(hub, repo_id, folder):
+    """What a repository holds, in a folder."""
+    folder.mkdir()
+    for name, file in hub.repos[f"models/{repo_id}"].files().items():
+        (folder / name).write_bytes(file.content)
+    return folder
+
+
+def test_whoever_publishes_a_memory_is_told_before(hub, run_folder, tmp_path, monkeypatch, caplog, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command(["publish", str(run_folder), "me/told", "--dry-run"]) == 0
+    assert NOTICE in capsys.readouterr().out
+    sent = len(caplog.records)
+    monkeypatch.setattr(hub, "breaks_at", "commit")
+    monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=lambda _: None, time=_http.time.time))
+    with pytest.raises(OSError, match="try again"):
+        publish(run_folder, "me/told", **TOKEN)
+    assert [NOTICE in record.getMessage() for record in caplog.records[sent:]].count(True) == 1
+    assert names(hub, "me/told") == set(), "told before anything was sent"
+
+
+def test_a_copy_without_the_memory(hub, run_folder, tmp_path, caplog):
+    before = {path.name: path.read_bytes() for path in run_folder.iterdir() if path.is_file()}
+    publish(run_folder, "me/forgetful", leave_out_memory=True, **TOKEN)
+    assert NOTICE not in caplog.text and "run `glocal-xml calibrate COPY FILE`" in caplog.text
+    assert {path.name: path.read_bytes() for path in run_folder.iterdir() if path.is_file()} == before
+    copy = stored(hub, "me/forgetful", tmp_path / "copy")
+    assert not [name for name in load_file(copy / "model.safetensors") if name.startswith("memory.")]
+    model, report = AutoModel.from_pretrained(copy, output_loading_info=True)
+    assert not any(report.values()) and model.memory is None and model.config.memory is None
+    whole = AutoModel.from_pretrained(run_folder)
+    assert whole.memory is not None and "memory" in whole.config.blend["weights"]
+    # The others as they are, marked as not fitted.
+    weights = {name: weight for name, weight in whole.config.blend["weights"].items() if name != "memory"}
+    assert model.config.blend["weights"] == weights and model.config.blend["texts"] == 0
+    inputs = AutoTokenizer.from_pretrained(copy)("apple dog", return_tensors="pt")
+    full, rest = (loaded.score_labels(torch.arange(8), **inputs) for loaded in (whole, model))
+    for name in rest.keys() - {"final"}:
+        torch.testing.assert_close(rest[name], full[name])
+    assert not torch.allclose(rest["final"], full["final"], atol=1e-3)
+    card = (copy / "README.md").read_text(encoding="utf-8")
+    assert "which was left out of this copy" in card and "token counts of" not in card
+    # Fitted again, its scores are probabilities.
+    rows = [{"text": f"{word} dog", "labels": ["is dog", f"is {word}"]} for word in ("apple", "fox", "house") * 20]
+    (tmp_path / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert command(["calibrate", str(copy), str(tmp_path / "other.jsonl")]) == 0
+    assert AutoModel.from_pretrained(copy).config.blend["texts"] == 60
+
+
+def test_a_copy_of_several_files_of_weights(hub, run_folder, tmp_path):
+    model = AutoModel.from_pretrained(run_folder)
+    (run_folder / "model.safetensors").unlink()
+    model.save_pretrained(run_folder, max_shard_size="20KB")
+    publish(run_folder, "me/shards", leave_out_memory=True, **TOKEN)
+    copy, report = AutoModel.from_pretrained(stored(hub, "me/shards", tmp_path / "copy"), output_loading_info=True)
+    assert copy.memory is None and not any(report.values()) and len(list((tmp_path / "copy").glob("model-*"))) > 1
+    inputs = AutoTokenizer.from_pretrained(run_folder)("apple dog", return_tensors="pt")
+    full, rest = (loaded.score_labels(torch.arange(8), **inputs) for loaded in (model, copy))
+    torch.testing.assert_close(rest["lexical"], full["lexical"])
+
+
+def test_no_memory_to_leave_out_is_named(hub, run_folder, tmp_path, text_file, capsys):
+    model = AutoModel.from_pretrained(run_folder)
+    model.set_expert("memory", None, None)
+    model.save_pretrained(run_folder)
+    arguments = ["me/none", "--leave_out_memory", "--token", "hf_writer0"]
+    assert command(["publish", str(run_folder), *arguments]) == 2
+    assert "has no memory that could be left out" in capsys.readouterr().err
+    alone = [
+        *("--encoder", "none", "--experts", "memory", "--train_file", text_file("train.jsonl", 40)),
+        *("--use_cpu", "true", "--output_dir", str(tmp_path / "alone")),
+    ]
+    train(alone)
+    capsys.readouterr()
+    assert command(["publish", str(tmp_path / "alone"), *arguments]) == 2
+    assert "The memory is all that" in capsys.readouterr().err
+    # With it, a model without an encoder is published like any other.
+    assert command(["publish", str(tmp_path / "alone"), "me/alone", "--token", "hf_writer0"]) == 0
+    assert {"modeling_text_experts.py", "experts.py", "README.md", "model.safetensors"} <= names(hub, "me/alone")
+    assert "models/me/none" not in hub.repos

@@ -128,12 +128,10 @@ def test_clusters_by_frequency(tokenizer):
         edit_labels(model, make_space(), tokenizer, remove=frequent)
 
 
-def test_me_xml_keeps_counts_and_a_calibration_is_dropped(tokenizer):
+def test_me_xml_keeps_counts(tokenizer):
     model = make_model("me_xml")
-    model.config.calibration = {"temperature": 2.0}
     new, space = edit_labels(model, make_space(), tokenizer, add=ADDED)
     assert new.label_counts.tolist() == space.counts
-    assert new.config.calibration is None and model.config.calibration is not None
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,21 @@ def test_ranking_equals_a_stable_sort_with_many_ties(texts, labels, top_k, run, 
     assert torch.equal(ranking.logits, expected_scores)
 
 
+@settings(max_examples=40)
+@given(labels=st.integers(120, 2000), top_k=st.integers(1, 6), values=st.integers(1, 900), seed=st.integers(0, 1000))
+def test_best_blocks_hold_the_best_labels(labels, top_k, values, seed):
+    """Runs so long that blocks are looked for first."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(0, values, (3, labels), generator=generator).float()
+    expected_scores, expected_ids = stable(scores, top_k)
+    for run in (labels, labels // 2 + 1):
+        ranking = WholeScores(scores, run).top_k(top_k)
+        assert torch.equal(ranking.ids, expected_ids) and torch.equal(ranking.logits, expected_scores)
+
+
 @pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf, 1e-45, -1e-45, 3e38])
 def test_special_values_rank_as_a_sort_ranks_them(special):
-    scores = torch.randint(0, 4, (3, 40)).float()
+    scores = torch.randint(0, 4, (3, 500)).float()
     scores[:, ::3] = special
     for top_k in (1, 5, 30, 50):
         best = TopLabels(top_k)

@@ -1,5 +1,8 @@
 """Checkpoints written before the core was rebuilt load, and give the loss, gradients and predictions they gave."""
 
+import json
+import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,3 +67,16 @@ def test_prediction_is_the_same(checkpoint):
     if "attention" in expected:
         weights = model.label_word_attention(torch.tensor([3, 1]), **inputs)
         torch.testing.assert_close(weights.float(), expected["attention"], **TOLERANCE)
+
+
+def test_a_temperature_is_ignored_with_one_warning(tmp_path, caplog, monkeypatch):
+    folder = shutil.copytree(Path(__file__).parents[1] / "checkpoints" / "glocal_xml", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["calibration"] = {"temperature": 2.0, "threshold": 0.3, "f": "micro", "beta": 1.0, "texts": 9}
+    (folder / "config.json").write_text(json.dumps(config))
+    # Loggers of Transformers keep what they say from those above them, and say this once per process.
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    logging.Logger.warning_once.cache_clear()
+    models = [AutoModel.from_pretrained(folder) for _ in range(2)]
+    assert caplog.text.count("glocal-xml calibrate MODEL FILE") == 1
+    assert models[0].config.blend is None and "calibration" not in models[0].config.to_dict()

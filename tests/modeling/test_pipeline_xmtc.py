@@ -30,7 +30,11 @@ MODELS = {
     "light_attention": (LightAttentionConfig, {"mlp_sizes": [12]}),
     "light_attention-tree": (LightAttentionConfig, {"mlp_sizes": [12], "tree_levels": [7], "beam": 7}),
 }
-CALIBRATION = {"temperature": 2.0, "threshold": 0.55, "f": "micro", "beta": 1.0, "texts": 50}
+BLEND = {
+    "weights": {"global": 0.5, "local": 0.25, "frequency": 0.5, "bias": 0.75},
+    **{"threshold": 0.55, "f": "micro", "beta": 1.0, "texts": 50},
+}
+LOG_FREQUENCIES = torch.linspace(-1.0, -3.0, NUM_LABELS)
 TEXTS = ["apple banana", "the quick brown fox", "moon night ocean paper queen house ice jungle", "", "kite"]
 
 
@@ -243,26 +247,36 @@ def test_inputs_of_other_kinds(glocal):
         glocal([3])
 
 
-def test_threshold_and_calibration(tokenizer):
-    model = make_model("glocal_xml", calibration=CALIBRATION)
-    pipe = pipeline(TASK, model=model, tokenizer=tokenizer, top_k=NUM_LABELS)
-    raw = pipe(TEXTS[0])
-    assert len(raw) == NUM_LABELS
-    threshold = raw[5]["score"]
-    assert pipe(TEXTS[0], threshold=threshold) == raw[:6]
-    scores = torch.tensor([row["score"] for row in raw])
-    expected = (torch.log(scores / (1 - scores)) / 2.0).sigmoid().tolist()
-    soft = pipe(TEXTS[0], calibrated=True)
-    assert [row["label"] for row in soft] == [row["label"] for row in raw]
-    assert [row["score"] for row in soft] == pytest.approx(expected, abs=1e-6)
-    kept = [row for row in soft if row["score"] >= 0.55]
+def blended_model():
+    model = make_model("glocal_xml")
+    model.set_blend(BLEND, LOG_FREQUENCIES)
+    return model
+
+
+def test_threshold_and_blend(tokenizer):
+    pipe = pipeline(TASK, model=make_model("glocal_xml"), tokenizer=tokenizer, top_k=NUM_LABELS, branch_scores=True)
+    plain = {row["label"]: row["branch_scores"] for row in pipe(TEXTS[0])}
+    assert len(plain) == NUM_LABELS
+    threshold = pipe(TEXTS[0])[5]["score"]
+    assert pipe(TEXTS[0], threshold=threshold) == pipe(TEXTS[0])[:6]
+    pipe = pipeline(TASK, model=blended_model(), tokenizer=tokenizer, top_k=NUM_LABELS)
+    found = pipe(TEXTS[0])
+    for row in found:
+        branches = torch.tensor([plain[row["label"]][name] for name in ("global", "local")]).logit()
+        frequency = LOG_FREQUENCIES[int(row["label"].removeprefix("label "))]
+        logit = branches @ torch.tensor([0.5, 0.25]) + 0.5 * frequency + 0.75
+        assert row["score"] == pytest.approx(float(logit.sigmoid()), abs=1e-4)
+    assert [row["score"] for row in found] == sorted((row["score"] for row in found), reverse=True)
+    kept = [row for row in found if row["score"] >= 0.55]
     assert 0 < len(kept) < NUM_LABELS
     assert pipe(TEXTS[0], threshold="calibrated") == kept
     # Told once, when the pipeline is made; a call may say otherwise.
-    fixed = pipeline(TASK, model=model, tokenizer=tokenizer, top_k=3, threshold="calibrated", branch_scores=True)
-    found = fixed(TEXTS[0])
-    assert len(found) == min(3, len(kept)) and all(row.keys() == {"label", "score", "branch_scores"} for row in found)
-    assert_best([{name: row[name] for name in ("label", "score")} for row in found], soft)
+    fixed = pipeline(
+        TASK, model=blended_model(), tokenizer=tokenizer, top_k=3, threshold="calibrated", branch_scores=True
+    )
+    few = fixed(TEXTS[0])
+    assert len(few) == min(3, len(kept)) and all(row.keys() == {"label", "score", "branch_scores"} for row in few)
+    assert_best([{name: row[name] for name in ("label", "score")} for row in few], found)
     assert len(fixed(TEXTS[0], top_k=5, threshold=0.0)) == 5
 
 
@@ -270,8 +284,7 @@ MISTAKES = {
     "top_k of nothing": ({"top_k": 0}, "`top_k`"),
     "threshold above one": ({"threshold": 1.5}, "`threshold`"),
     "threshold by another name": ({"threshold": "best"}, "'calibrated'"),
-    "no calibration": ({"calibrated": True}, "glocal-xml calibrate"),
-    "no calibrated threshold": ({"threshold": "calibrated"}, "glocal-xml calibrate"),
+    "no fitted threshold": ({"threshold": "calibrated"}, "glocal-xml calibrate"),
     "unknown labels": ({"candidate_labels": ["label 1", "lable 2"]}, r"\['lable 2'\]"),
     "labels as one string": ({"candidate_labels": "label 1"}, "list of label names"),
     "no labels": ({"candidate_labels": []}, "list of label names"),
@@ -288,12 +301,12 @@ def test_mistakes_are_named(glocal, mistake):
 
 
 @pytest.mark.parametrize(
-    "calibration",
-    [{}, {**CALIBRATION, "temperature": 0}, {**CALIBRATION, "threshold": 2}, {**CALIBRATION, "f": "best"}],
+    "blend",
+    [{}, {**BLEND, "weights": {"global": "1"}}, {**BLEND, "threshold": 2}, {**BLEND, "f": "best"}],
 )
-def test_bad_calibration_is_refused(calibration):
-    with pytest.raises(Exception, match="calibration"):
-        GlocalXMLConfig(num_labels=3, calibration=calibration)
+def test_a_bad_blend_is_refused(blend):
+    with pytest.raises(Exception, match="`blend` must hold `weights`"):
+        GlocalXMLConfig(num_labels=3, blend=blend)
 
 
 def test_names_may_be_missing_or_change(glocal):
@@ -308,7 +321,7 @@ def test_names_may_be_missing_or_change(glocal):
 @pytest.fixture(scope="module")
 def saved(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
-    make_model("glocal_xml", calibration=CALIBRATION).save_pretrained(folder)
+    blended_model().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -362,20 +375,6 @@ def test_too_many_labels_for_the_pipeline_of_transformers(tokenizer):
         standard(TEXTS[0])
     with pytest.raises(ValueError, match=TASK):
         model(**tokenizer(TEXTS[0], return_tensors="pt"))["logits"]
-
-
-def test_a_call_may_ask_for_scores_as_they_are(glocal):
-    (raw,) = glocal("apple dog", top_k=1)
-    glocal.model.config.calibration = {"temperature": 2.0, "threshold": 0.1, "f": "micro", "beta": 1.0, "texts": 5}
-    try:
-        made = pipeline(TASK, model=glocal.model, tokenizer=glocal.tokenizer, calibrated=True)
-        (soft,) = made("apple dog", top_k=1)
-        assert soft["label"] == raw["label"] and abs(soft["score"] - raw["score"]) > 0.01
-        # From a probability to its log-odds and back, which may cost it its last digit.
-        (plain,) = made("apple dog", top_k=1, calibrated=False)
-        assert plain == {"label": raw["label"], "score": pytest.approx(raw["score"], abs=1e-6)}
-    finally:
-        glocal.model.config.calibration = None
 
 
 def test_iterators_are_texts_and_mappings_are_not(glocal):

@@ -28,7 +28,7 @@ def fitted(rows, encoder_folder, tmp_path_factory):
         num_train_epochs=6,
         learning_rate=2e-2,
         module_learning_rates={"encoder": 3e-3},
-        calibrate="micro",
+        threshold_f="macro",
     )
     return tag, folder
 
@@ -48,6 +48,7 @@ def test_labels_are_learned_and_the_run_is_kept(fitted, rows):
     # Weights from a file lie elsewhere in memory, by which products may round otherwise.
     assert len(again(rows[0]["text"])) == len(tag(rows[0]["text"])) > 1
     assert_best(again(rows[0]["text"]), tag(rows[0]["text"], top_k=8))
+    assert again.model.config.blend["f"] == "macro"
     assert again(rows[0]["text"], threshold="calibrated") is not None
 
 

@@ -134,7 +134,8 @@ def test_training_is_told_as_far_as_it_is_known(run_folder, debtags):
         done.startswith(f"- {facts['steps']} steps, 1 epoch in ") and f"{facts['texts_per_second']:.1f} texts" in done
     )
     assert loss.count("(") == len(facts["loss_curve"]) == facts["steps"]
-    value = results["validation"]["both"]["precision@2"]
+    # Chosen by the heads alone, before there was a blend.
+    value = facts["best"]["value"]
     assert facts["best"] == {"step": facts["steps"], "metric": "precision@2", "value": value}
     assert f"precision@2 {100 * value:.2f} on" in best and facts["hardware"] in hardware
     results["training"]["resumed_at_step"] = 1
@@ -148,14 +149,93 @@ def test_training_is_told_as_far_as_it_is_known(run_folder, debtags):
     )
 
 
-def test_calibration_is_told(run_folder, tmp_path):
-    shutil.copytree(run_folder, tmp_path / "tiny")
-    config = json.loads((tmp_path / "tiny" / "config.json").read_text(encoding="utf-8"))
-    assert "Probabilities were not calibrated" in card_of_run(tmp_path / "tiny")[1]
-    config["calibration"] = {"temperature": 1.25, "threshold": 0.3, "f": "micro", "beta": 1.0, "texts": 1200}
-    (tmp_path / "tiny" / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    card = card_of_run(tmp_path / "tiny")[1]
-    assert "Temperature (1.25) and threshold (0.3) come from 1,200 texts" in card and "not calibrated" not in card
+def section(card, title):
+    return card.split(f"## {title}\n\n")[1].split("\n## ")[0]
+
+
+def table_below(text, start):
+    """The rows of the table whose head begins so, as dictionaries."""
+    lines = text[text.index(f"| {start} |") :].split("\n\n")[0].splitlines()
+    titles, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(titles, row, strict=True)) for row in rows]
+
+
+def test_experts_and_weights_are_told(run_folder):
+    results = json.loads((run_folder / "results.json").read_text(encoding="utf-8"))
+    card = card_of_run(run_folder)[1]
+    text = section(card, "Experts and probabilities")
+    assert "- lexical: a linear classifier per label" in text and "10.1145/3178876.3185998" in text
+    assert "- memory: the training texts most similar" in text and "ML-KNN" in text
+    assert "token counts of the 40 training texts" in text and "--leave_out_memory" in text
+    weights = results["blend"]["weights"]
+    (shown,) = table_below(text, "global")
+    assert shown == {name: f"{weight:.3f}" for name, weight in weights.items()} and list(shown) == list(weights)
+    # Eight texts are too few to fit it.
+    assert "which were not fitted" in text and "were not fitted on held-out texts" in section(card, "Limits")
+    assert "heads and the experts beside them (lexical, memory) are weighed by a blend" in card
+    assert "fitted again with these texts" in text
+    judged = {row.pop("texts"): row for row in table_below(text, "texts")}
+    for name, values in {"test": results["probabilities"]}.items():
+        assert judged[name]["Brier"] == f"{values['brier']:.4f}"
+        assert judged[name]["micro F1"] == f"{100 * values['f']:.2f}"
+    assert len(judged) == 2 and "only the experts read the rest" in card
+    assert {"blend", "global", "local", "lexical", "memory"} <= {
+        row["test texts"] for row in table_below(card, "test texts")
+    }
+    assert "@inproceedings{lexical," in card and "@misc{memory," in card and "@misc{glocal_xml," in card
+
+
+def test_another_blend_than_that_of_the_run_is_told(run_folder, tmp_path):
+    folder = shutil.copytree(run_folder, tmp_path / "tiny")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    weights = {**config["blend"]["weights"], "global": 0.125}
+    config["blend"] |= {"weights": weights, "threshold": 0.3, "f": "macro", "texts": 1200}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    card = card_of_run(folder)[1]
+    text = section(card, "Experts and probabilities")
+    assert table_below(text, "global")[0]["global"] == "0.125" and "fitted on 1,200 held-out texts" in text
+    assert "has the best macro F1 on these texts" in text and "Brier" not in text
+    assert "The blend was fitted again after the run" in text
+    assert "threshold (0.3, given by `threshold='calibrated'`) come from 1,200 texts" in card
+    config["blend"] = None
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    card = card_of_run(folder)[1]
+    assert "Probabilities were not calibrated" in card and "are weighed by a blend" not in card
+
+
+@pytest.mark.parametrize("experts", [["lexical", "memory"], ["lexical"]])
+def test_a_model_without_an_encoder_has_a_card(experts, text_file, tmp_path, monkeypatch, capsys):
+    flags = [
+        *("--encoder", "none", "--experts", *experts, "--validation_size", "60", "--use_cpu", "true"),
+        *("--train_file", text_file("train.jsonl", 200), "--test_file", text_file("test.jsonl", 8, first=40)),
+        *("--metrics_at", "1", "2", "--output_dir", str(tmp_path / "none")),
+    ]
+    results = main(flags)
+    card = (tmp_path / "none" / "README.md").read_text(encoding="utf-8")
+    assert card == card_of_run(tmp_path / "none")[1] and "A model without an encoder" in card
+    assert f"rank {results['data']['labels']} labels" in card and ModelCard(card).data.base_model is None
+    assert "nothing is trained by gradient descent" in section(card, "Training")
+    text = section(card, "Experts and probabilities")
+    assert ("- memory:" in text) == ("token counts" in text) == ("memory" in experts)
+    assert "fitted on 60 held-out texts" in text and "validation, which they were fitted on" in text
+    limits = section(card, "Limits")
+    assert "last step" not in limits and "tokens of a text are read" not in limits and "checkpoint" not in limits
+    (recipe,) = code_blocks(card, "yaml")
+    (tmp_path / "recipe.yaml").write_text(recipe, encoding="utf-8")
+    model_args, data_args, args = parse_arguments([str(tmp_path / "recipe.yaml")])
+    assert model_args.encoder == "none" and model_args.experts == experts and data_args.max_length is None
+    (code,) = code_blocks(card, "python")
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(code, {})
+    assert len(capsys.readouterr().out.strip().splitlines()) == 5
+
+
+def test_what_was_turned_off_is_in_the_recipe(debtags):
+    debtags["settings"]["training"] |= {"blend": False, "refit_experts": False}
+    (recipe,) = code_blocks(render_model_card(debtags, name="debtags"), "yaml")
+    recipe = yaml.safe_load(recipe)
+    assert recipe["blend"] is False and recipe["refit_experts"] is False and "streaming" not in recipe
 
 
 def test_settings_are_a_recipe(debtags, tmp_path):

@@ -1,0 +1,84 @@
+"""A copy of a model without its memory of training texts."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+
+from glocal_xml.training.published_files import published_files, weight_files
+from glocal_xml.training.run_folder import CARD_FILE
+
+_CONFIG, _INDEX = "config.json", "model.safetensors.index.json"
+_MEMORY = "memory"
+LEFT_OUT = (
+    "The memory is left out. The other weights of the blend are as they were and were fitted together with it, so the "
+    "scores of the copy are no probabilities: download it, run `glocal-xml calibrate COPY FILE`, and publish that."
+)
+
+
+@contextmanager
+def folder_to_publish(folder: str | os.PathLike, leave_out_memory: bool) -> Iterator[Path]:
+    """The folder of a model or, while it is needed, that of a copy without the memory."""
+    if not leave_out_memory:
+        yield Path(folder)
+        return
+    with TemporaryDirectory() as place:
+        # Of the same name, by which a card may call it.
+        copy = Path(place, Path(folder).resolve().name)
+        copy_without_memory(folder, copy)
+        yield copy
+
+
+def copy_without_memory(folder: str | os.PathLike, target: str | os.PathLike) -> None:
+    """
+    Copies what of a model would be published, without its memory. The weights of the other branches in the blend stay
+    as they are; that it is no longer fitted, the number of its texts tells, which is 0.
+    """
+    folder, target = Path(folder), Path(target)
+    files = published_files(folder)
+    config = json.loads(files[_CONFIG])
+    if config.get(_MEMORY) is None:
+        raise ValueError(f"{folder} has no memory that could be left out: publish it without `--leave_out_memory`.")
+    if config.get("encoder") is None and config.get("lexical") is None:
+        raise ValueError(f"The memory is all that {folder} has: without it nothing would be left to publish.")
+    config[_MEMORY] = None
+    if config.get("blend") is not None:
+        weights = {name: weight for name, weight in config["blend"]["weights"].items() if name != _MEMORY}
+        config["blend"] = {**config["blend"], "weights": weights, "texts": 0}
+    target.mkdir(parents=True)
+    names = weight_files(folder)
+    for name, content in files.items():
+        if isinstance(content, bytes):
+            (target / name).write_bytes(content)
+        elif name not in names:
+            shutil.copyfile(content, target / name)
+    if (folder / CARD_FILE).is_file():
+        shutil.copyfile(folder / CARD_FILE, target / CARD_FILE)
+    (target / _CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _copy_weights(folder, target, names)
+
+
+def _copy_weights(folder: Path, target: Path, names: list[str]) -> None:
+    sizes, places = 0, {}
+    for name in names:
+        if name == _INDEX:
+            continue
+        tensors = load_file(folder / name)
+        kept = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{_MEMORY}.")}
+        if kept:
+            save_file(kept, target / name, metadata={"format": "pt"})
+        sizes += sum(tensor.nbytes for tensor in kept.values())
+        places |= dict.fromkeys(kept, name)
+    if _INDEX in names:
+        index = {"metadata": {**_read(folder / _INDEX).get("metadata", {}), "total_size": sizes}, "weight_map": places}
+        (target / _INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))

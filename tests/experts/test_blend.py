@@ -1,0 +1,155 @@
+"""Fitting the blend: its pairs, its regression, and what happens with too few texts."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from expert_models import (
+    MODELS,
+    NUM_LABELS,
+    SHORTLIST,
+    TREE_CASES,
+    all_scores,
+    log_frequencies,
+    make_inputs,
+    make_model,
+)
+from sklearn.linear_model import LogisticRegression
+
+from glocal_xml.calibration import best_threshold
+from glocal_xml.experts import blend_pairs, fit_blend, fixed_blend
+from glocal_xml.experts.fit_blend import CANDIDATES, BlendPairs
+
+
+def batches(texts=12):
+    inputs = make_inputs(texts)
+    labels = torch.randint(0, NUM_LABELS, (texts, 3), generator=torch.Generator().manual_seed(2))
+    labels[0], labels[1, 1:] = -100, -100
+    cut = texts // 2
+    whole = {**inputs, "labels": labels}
+    return [{name: values[part] for name, values in whole.items()} for part in (slice(cut), slice(cut, None))], whole
+
+
+@pytest.mark.parametrize("case", MODELS)
+@pytest.mark.parametrize("number", [3, CANDIDATES])
+def test_pairs_are_the_best_labels_of_every_branch(case, number):
+    model = make_model(case)
+    parts, whole = batches()
+    pairs = blend_pairs(model, parts, number)
+    inputs = {name: whole[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        output = model(**inputs, candidate_ids=torch.arange(NUM_LABELS))
+    keys = list(zip(pairs.texts.tolist(), pairs.labels.tolist(), strict=True))
+    assert len(keys) == len(set(keys)) and pairs.texts.tolist() == sorted(pairs.texts)
+    for place, (text, label) in enumerate(keys):
+        np.testing.assert_allclose(pairs.logits[place], output.branch_logits[text, :, label], rtol=1e-3, atol=1e-4)
+        assert pairs.final_logits[place] == pytest.approx(output.logits[text, label].item(), rel=1e-3, abs=1e-4)
+        assert pairs.is_true[place] == (label in whole["labels"][text].tolist())
+    found = set(keys)
+    # With a tree or a shortlist heads find labels by their own way; experts rank all labels everywhere.
+    places = {name: i for i, name in enumerate(model.branch_names)}
+    searched = case in TREE_CASES or case == SHORTLIST
+    for name in list(model.text_experts()) if searched else model.branch_names:
+        best = output.branch_logits[:, places[name]].topk(number).indices
+        top = {(text, label) for text, row in enumerate(best.tolist()) for label in row[:1]}
+        assert top <= found
+    assert [row.tolist() for row in pairs.true_labels] == [
+        [label for label in row if label >= 0] for row in whole["labels"].tolist()
+    ]
+
+
+def test_pairs_do_not_change_the_mode_of_the_model():
+    model = make_model("glocal_xml").train()
+    blend_pairs(model, batches()[0])
+    assert model.training
+
+
+def made_pairs(texts=80, seed=0):
+    random = np.random.default_rng(seed)
+    per_text = 15
+    number = texts * per_text
+    labels = np.concatenate([random.permutation(NUM_LABELS)[:per_text] for _ in range(texts)])
+    logits = random.normal(size=(number, 3)).astype(np.float32)
+    chance = 1 / (1 + np.exp(-(logits @ [2.0, 0.5, 0.0] - 2)))
+    is_true = random.random(number) < chance
+    text = np.repeat(np.arange(texts), per_text)
+    true_labels = [np.append(labels[(text == i) & is_true], NUM_LABELS - 1) for i in range(texts)]
+    return BlendPairs(text, labels, logits, logits.mean(axis=1), is_true, true_labels)
+
+
+@pytest.mark.parametrize("f", ["micro", "macro", "samples"])
+def test_weights_are_those_of_a_logistic_regression(f):
+    pairs, names = made_pairs(), ["global", "lexical", "memory"]
+    blend = fit_blend(pairs, names, log_frequencies(), f=f)
+    features = np.column_stack([pairs.logits, log_frequencies()[pairs.labels]]).astype(np.float64)
+    twin = LogisticRegression(C=100.0, max_iter=1000).fit(features, pairs.is_true)
+    assert list(blend["weights"]) == [*names, "frequency", "bias"]
+    np.testing.assert_allclose(list(blend["weights"].values()), [*twin.coef_[0], twin.intercept_[0]])
+    assert blend["weights"]["global"] > 1.5 > 1 > blend["weights"]["lexical"]
+    logits = pairs.blended(blend, names, log_frequencies())
+    np.testing.assert_allclose(logits, twin.decision_function(features), rtol=1e-5, atol=1e-6)
+    assert blend["threshold"] == pytest.approx(best_threshold(pairs.scored(logits, NUM_LABELS), f, 1.0), abs=1e-6)
+    assert (blend["texts"], blend["f"], blend["beta"]) == (80, f, 1.0)
+
+
+def test_a_model_takes_it_over_as_it_was_fitted():
+    """The logits of the model are those that the fit saw."""
+    model = make_model("glocal_xml", blend=False)
+    parts, _ = batches(120)
+    pairs = blend_pairs(model, parts)
+    blend = fit_blend(pairs, model.branch_names, log_frequencies())
+    assert blend["texts"] == 120
+    model.set_blend(blend, log_frequencies())
+    after = blend_pairs(model, parts)
+    expected = dict(
+        zip(
+            zip(pairs.texts, pairs.labels, strict=True),
+            pairs.blended(blend, model.branch_names, log_frequencies()),
+            strict=True,
+        )
+    )
+    for place, key in enumerate(zip(after.texts, after.labels, strict=True)):
+        if key in expected:
+            assert after.final_logits[place] == pytest.approx(expected[key], rel=1e-3, abs=1e-3)
+    model.config.validate()
+
+
+@pytest.mark.parametrize("what", ["few texts", "few true", "all true"])
+def test_too_few_texts_have_fixed_weights(what, caplog):
+    pairs = made_pairs(20 if what == "few texts" else 80)
+    if what == "few true":
+        pairs.is_true[:] = False
+    if what == "all true":
+        pairs.is_true[:] = True
+    with caplog.at_level(logging.WARNING):
+        blend = fit_blend(pairs, ["global", "local", "lexical", "memory"], log_frequencies())
+    assert "too few to fit the blend" in caplog.text
+    assert blend["texts"] == 0 and blend == fixed_blend(["global", "local", "lexical", "memory"])
+    assert sum(blend["weights"].values()) == pytest.approx(1) and blend["threshold"] == 0.5
+
+
+def test_fixed_weights_work_in_a_model():
+    for case in ("text_experts", "glocal_xml"):
+        model = make_model(case)
+        model.set_blend(fixed_blend(model.branch_names), log_frequencies())
+        model.config.validate()
+        scores = all_scores(model, make_inputs())
+        assert scores["final"].isfinite().all()
+
+
+def test_a_measure_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="micro"):
+        fit_blend(made_pairs(), ["global", "lexical", "memory"], log_frequencies(), f="mean")
+
+
+def test_a_blend_can_be_taken_out_again(tmp_path):
+    model, inputs = make_model("glocal_xml"), make_inputs()
+    model.set_blend(None, None)
+    model.set_expert("lexical", None, None)
+    model.set_expert("memory", None, None)
+    bare = make_model("glocal_xml", blend=False, experts=())
+    assert torch.equal(model.predict_top_k(**inputs).top_k_scores, bare.predict_top_k(**inputs).top_k_scores)
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    assert loaded.config.blend is None and not loaded.text_experts()
