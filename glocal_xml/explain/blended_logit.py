@@ -97,7 +97,7 @@ def _of_head(
 @torch.no_grad()
 def similar_texts(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: torch.Tensor) -> list[SimilarText]:
     """The most similar texts of the memory, and the most similar ones that have one of the labels, best first."""
-    if model.memory is None:
+    if not model.config.blend["weights"].get(MEMORY) or model.memory is None:
         return []
     similarities, rows = (values[0].tolist() for values in model.memory.similar(encoded.text_ids))
     voting = [

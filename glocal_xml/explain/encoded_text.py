@@ -25,7 +25,7 @@ class EncodedText:
         text: The text.
         inputs: What the model takes, with the ids of the whole text where it has experts.
         head_inputs: The same without these.
-        head_spans: Where the tokens that the encoder reads start and end, in characters.
+        head_spans: Where the tokens that the encoder reads start and end, in characters; none without an encoder.
         text_spans: Where all tokens do.
         is_cut: Whether the encoder reads a part of the text alone.
     """
@@ -35,19 +35,21 @@ class EncodedText:
     ):
         if not tokenizer.is_fast:
             raise ValueError(f"{type(tokenizer).__name__} does not tell where its tokens stand; use its fast variant.")
-        encoding = tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt")
-        if not encoding["input_ids"].numel():
-            # A tokenizer of words alone makes nothing of an empty text, but an unknown word of a space.
-            encoding = tokenizer(" ", return_tensors="pt")
         self.text = text
-        self._start = encoding.encodings[0]
-        self.head_spans: Spans = self._start.offsets
-        self.is_cut = bool(self._start.overflowing)
-        self.head_inputs = {name: value.to(model.device) for name, value in encoding.items()}
         # Not `verbose`: a length beyond what the encoder reads is no reason to warn.
         whole = tokenizer(text, add_special_tokens=False, verbose=False)
         self.text_spans: Spans = whole.encodings[0].offsets or [(0, 0)]
         self.text_ids = torch.tensor([whole["input_ids"] or [_NO_TOKEN]], device=model.device)
+        self.head_spans: Spans = []
+        self.is_cut, self.head_inputs = False, {"input_ids": self.text_ids}
+        if model.encoder is not None:
+            encoding = tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt")
+            if not encoding["input_ids"].numel():
+                # A tokenizer of words alone makes nothing of an empty text, but an unknown word of a space.
+                encoding = tokenizer(" ", return_tensors="pt")
+            self._start = encoding.encodings[0]
+            self.head_spans, self.is_cut = self._start.offsets, bool(self._start.overflowing)
+            self.head_inputs = {name: value.to(model.device) for name, value in encoding.items()}
         self.inputs = {**self.head_inputs, **({"text_ids": self.text_ids} if model.text_experts() else {})}
 
     def wordless_name(self, token: int) -> str:

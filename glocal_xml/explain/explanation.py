@@ -97,7 +97,7 @@ class LabelExplanation:
 
     def named_parts(self) -> list[tuple[str, float]]:
         """The parts as people call them."""
-        return [(_PART_NAMES.get(name, f"whole text, {name}"), value) for name, value in self.parts.items()]
+        return [(_PART_NAMES.get(name, f"whole text: {name}"), value) for name, value in self.parts.items()]
 
     def branch_summary(self) -> str:
         """What the branches say, and the share of those with attention; nothing where there is only one."""

@@ -134,10 +134,9 @@ def _read_blend(
         label |= {"local_share": None, "word_weights": weights}
         if measure == ATTENTION:
             label["word_contributions"] = None
-    is_cut = model.encoder is not None and encoded.is_cut
     further = {
-        "truncated": is_cut and not reads_all,
-        "encoder_characters": encoded.encoder_characters if is_cut and reads_all else None,
+        "truncated": encoded.is_cut and not reads_all,
+        "encoder_characters": encoded.encoder_characters if encoded.is_cut and reads_all else None,
         "similar_texts": similar_texts(model, encoded, label_ids),
     }
     return read.words, fields, measure, further

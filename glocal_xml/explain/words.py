@@ -62,7 +62,12 @@ class ReadWords:
         self._number = len(token_spans)
         self._tokens, places, self._shares, self.wordless = [], [], [], []
         for token, (start, end) in enumerate(token_spans):
-            covered = Counter(number for number in word_at[start:end] if number is not None)
+            numbers = word_at[start:end]
+            if numbers and numbers[0] is not None and numbers[0] == numbers[-1]:
+                # Within one word, as most are: counting takes long where there are many.
+                covered = Counter({numbers[0]: len(numbers)})
+            else:
+                covered = Counter(number for number in numbers if number is not None)
             if not covered:
                 self.wordless.append(token)
             for number, characters in covered.items():

@@ -3,6 +3,7 @@ import json
 import sys
 
 import pytest
+from blended_models import blended_model
 from tiny_model import save_tiny_model
 
 from glocal_xml.cli import main
@@ -86,3 +87,21 @@ def test_a_mistake_is_one_line(model_folder, flags, message, capsys, tmp_path, m
     error = capsys.readouterr().err.strip()
     assert message in error and len(error.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_without_an_encoder(tokenizer, tmp_path, capsys):
+    folder = tmp_path / "model"
+    blended_model("no encoder", tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    text = "apple moon fox"
+    assert main(["explain", str(folder), "--text", text, "--top_k", "2"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{text}\n") and out.count("adds: ") == out.count(" = logit ") == 2
+    assert "(label frequency)" in out and "sigmoid is the score" in " ".join(out.split())
+    for form, start in {"html": b"<!DOCTYPE html>", "json": b"{", "figure": b"\x89PNG"}.items():
+        file = tmp_path / f"words.{form}"
+        name = file.with_suffix(".png") if form == "figure" else file
+        assert main(["explain", str(folder), "--text", text, "--format", form, "--output", str(name)]) == 0
+        assert name.read_bytes().startswith(start)
+    assert main(["explain", str(folder), "--text", text, "--branch", "local"]) == 2
+    assert "must be one of blend" in capsys.readouterr().err

@@ -144,7 +144,7 @@ def test_attention_where_no_branch_adds_up_over_words(tokenizer):
         assert sum(label.parts.values()) + label.bias == pytest.approx(label.logit, abs=1e-9)
         assert log_odds(label.score) == pytest.approx(label.logit, abs=1e-3)
     lines = explanation.to_text()
-    assert "read: " in lines and "(whole text, local)" in lines and "= logit" in lines
+    assert "read: " in lines and "(whole text: local)" in lines and "= logit" in lines
     assert "attention. Attention tells what" in explanation.to_html() and "= logit" in explanation.to_html()
     assert explanation.figure().axes
 
@@ -227,14 +227,14 @@ def test_text_shows_the_sum(blend_explanation):
     assert lines[1:5] == [
         " 0.82 <b>x</b>  (global 0.40, lexical 0.60)",
         "      adds: good +2.00, bad -1.00,",
-        "            (other words) +0.25, (whole text, global) +0.50, (similar texts) +0.25, (label frequency) -0.75, "
+        "            (other words) +0.25, (whole text: global) +0.50, (similar texts) +0.25, (label frequency) -0.75, "
         "([CLS]) -0.25, (bias) +0.50 = logit +1.50",
         "      similar: training text 9 (0.50), the name of a label (0.25)",
     ]
     # No similar text has the other label.
     assert lines[5].startswith(" 0.82 z") and lines[8].startswith("  The number of a word")
     meaning = blend_explanation.meaning()
-    assert "whole text, global, similar texts, label frequency" in meaning and "sigmoid is the score" in meaning
+    assert "whole text: global, similar texts, label frequency" in meaning and "sigmoid is the score" in meaning
 
 
 def test_page_shows_the_sum(blend_explanation):
@@ -245,7 +245,7 @@ def test_page_shows_the_sum(blend_explanation):
         ("for", "good +2.00"),
         ("against", "bad -1.00"),
         ("rest", "other words +0.25"),
-        ("rest", "whole text, global +0.50"),
+        ("rest", "whole text: global +0.50"),
         ("rest", "similar texts +0.25"),
         ("rest", "label frequency -0.75"),
         ("rest", "[CLS] -0.25"),
@@ -259,7 +259,7 @@ def test_page_shows_the_sum(blend_explanation):
 
 def test_figure_and_json_show_the_sum(blend_explanation):
     names = [tick.get_text() for tick in blend_explanation.figure().axes[0].get_xticklabels()]
-    parts = ["(whole text, global)", "(similar texts)", "(label frequency)"]
+    parts = ["(whole text: global)", "(similar texts)", "(label frequency)"]
     assert names == ["good", "bad", "(other words)", *parts, "([CLS])", "(bias)", "= logit, blend"]
     content = json.loads(json.dumps(blend_explanation.to_dict()))
     assert content["similar_texts"][1] == {"number": 9, "similarity": 0.5, "labels": ["<b>x</b>", "y"]}
