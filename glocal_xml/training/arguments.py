@@ -36,6 +36,13 @@ class ModelArguments:
             "model of experts alone, with the tokenizer of `minilm`."
         },
     )
+    tokenizer: str | None = field(
+        default=None,
+        metadata={
+            "help": "With `--encoder none`: folder or Hub id of a tokenizer, that of the encoder that may come later; "
+            "default: that of `minilm` where it is installed, else one of words made from the training texts."
+        },
+    )
     model: str | None = field(
         default=None, metadata={"help": "Trained model (folder or Hub id) to evaluate, predict with or train further."}
     )

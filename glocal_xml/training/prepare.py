@@ -61,6 +61,8 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, traini
         )
     if model_args.model is not None and model_args.encoder is not None and not training:
         raise ValueError("Pass `encoder` to train a new model or `model` to use a trained one, not both.")
+    if model_args.tokenizer is not None and model_args.encoder != NO_ENCODER:
+        raise ValueError(f"`tokenizer` is for `--encoder {NO_ENCODER}`: an encoder or a trained model brings its own.")
     if model_args.encoder == NO_ENCODER and not model_args.experts:
         raise ValueError(f"A model needs an encoder or experts: with `--encoder {NO_ENCODER}` name some `--experts`.")
     if model_args.encoder == NO_ENCODER and data_args.streaming:
@@ -116,7 +118,7 @@ def load_tokenizer(
         if model_args.encoder == WORD_ENCODER:
             tokenizer = make_word_tokenizer(texts["train"]["text"], model_args.encoder_options)
         elif model_args.encoder == NO_ENCODER:
-            tokenizer = _tokenizer_of_experts(texts["train"]["text"])
+            tokenizer = _tokenizer_of_experts(model_args.tokenizer, texts["train"]["text"])
             max_length = max_length or _NO_LIMIT
         else:
             hub = {name: value for name, value in model_args.encoder_options.items() if name in _HUB_OPTIONS}
@@ -129,8 +131,11 @@ def load_tokenizer(
     return tokenizer
 
 
-def _tokenizer_of_experts(texts: list[str]) -> PreTrainedTokenizerBase:
-    """The tokenizer of MiniLM where it is installed, so that its encoder can come later; else one of words."""
+def _tokenizer_of_experts(name: str | None, texts: list[str]) -> PreTrainedTokenizerBase:
+    """The one that is asked for, or that of MiniLM where it is installed, or one of words."""
+    if name is not None:
+        with plain_model_errors(name):
+            return AutoTokenizer.from_pretrained(encoder_path(name))
     try:
         return AutoTokenizer.from_pretrained(minilm_path())
     except ValueError:

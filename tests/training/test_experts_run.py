@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, pipeline
 
-import glocal_xml
 from glocal_xml.data import LabelSpace
 from glocal_xml.modeling import TextExpertsForMultiLabel
 from glocal_xml.training import main
@@ -105,13 +104,30 @@ def test_a_model_without_an_encoder_is_a_checkpoint_like_any_other(encoder_free)
     assert len(pipeline(TASK, model=str(folder))("a text", top_k=3)) == 3
 
 
-def test_it_can_have_an_encoder_later(flags, tmp_path, encoder_folder, text_file):
-    train = ["--train_file", text_file("train.jsonl", 160), "--validation_size", "60", "--metrics_at", "1", "2"]
-    # With the tokenizer of the encoder: that of MiniLM has other tokens.
-    first = glocal_xml.fit(["dog", "cat"] * 40, [["a"], ["b"]] * 40, encoder=None, output_dir=str(tmp_path / "other"))
-    assert first("dog", top_k=1)[0]["label"] == "a"
+def test_it_can_have_an_encoder_later(flags, tmp_path, encoder_folder):
+    rest = without(flags, "--encoder")
+    first, later = str(tmp_path / "first"), str(tmp_path / "later")
+    main([*rest, "--encoder", "none", "--tokenizer", encoder_folder, "--output_dir", first])
+    rest = without(rest, "--model_config")
+    results = main([*rest, "--model", first, "--encoder", encoder_folder, "--output_dir", later])
+    assert list(results["test"]) == ["blend", "global", "local", "lexical", "memory", "label frequency"]
+    assert AutoModel.from_pretrained(later).label_names == AutoModel.from_pretrained(first).label_names
+
+
+def test_an_encoder_with_other_tokens_is_refused(encoder_free, flags, tmp_path, encoder_folder):
+    rest = without(without(flags, "--encoder"), "--model_config")
     with pytest.raises(ValueError, match="count other tokens"):
-        main([*train, "--model", str(tmp_path / "other"), "--encoder", encoder_folder, "--output_dir", str(tmp_path)])
+        main(
+            [
+                *rest,
+                "--model",
+                str(encoder_free[0]),
+                "--encoder",
+                encoder_folder,
+                "--output_dir",
+                str(tmp_path / "run"),
+            ]
+        )
 
 
 def test_training_further_adds_to_the_memory_and_weighs_new_texts(run, flags, tmp_path, text_file):
