@@ -34,16 +34,8 @@ from glocal_xml.training import branch_metrics, card_of_run, clip_gradients, par
 from glocal_xml.training.callbacks import evaluation_line
 from glocal_xml.training.collapse import CollapseWatch
 from glocal_xml.training.experts_of_run import RunExperts, blend_of_run, with_whole_texts
-from glocal_xml.training.prepare import (
-    build_model,
-    check_arguments,
-    check_length,
-    check_processes,
-    late_loss,
-    load_texts,
-    load_tokenizer,
-    settle_metrics,
-)
+from glocal_xml.training.model_of_run import build_model, check_length, check_processes, late_loss
+from glocal_xml.training.prepare import check_arguments, load_texts, load_tokenizer, settle_metrics
 from glocal_xml.training.report import (
     FINAL,
     data_facts,

@@ -19,7 +19,8 @@ from glocal_xml.data import XMTCCollator, tokenize
 from glocal_xml.modeling import FAMILIES, XMTCConfig
 from glocal_xml.modeling.configuration_base import make_config
 from glocal_xml.training import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments, run
-from glocal_xml.training.prepare import encoder_path, late_loss, load_texts, trained_label_space
+from glocal_xml.training.model_of_run import late_loss
+from glocal_xml.training.prepare import encoder_path, load_texts, trained_label_space
 from glocal_xml.training.report import run_settings
 from glocal_xml.training.run_folder import (
     CARD_FILE,

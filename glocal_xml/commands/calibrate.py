@@ -54,7 +54,8 @@ def main(argv: list[str]) -> None:
     from glocal_xml.training import parse_arguments
     from glocal_xml.training.arguments import ModelArguments
     from glocal_xml.training.keep_blend import keep_blend, refit_blend
-    from glocal_xml.training.prepare import check_length, load_texts, load_tokenizer, trained_label_space
+    from glocal_xml.training.model_of_run import check_length
+    from glocal_xml.training.prepare import load_texts, load_tokenizer, trained_label_space
     from glocal_xml.training.run import quieten
 
     logging.basicConfig(format="glocal-xml: %(message)s", level=logging.WARNING, stream=sys.stderr)

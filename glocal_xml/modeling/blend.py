@@ -80,6 +80,11 @@ class ExpertsMixin:
         self.memory = None if config.memory is None else MemoryExpert(config.num_labels, **config.memory)
         self.register_buffer("log_frequencies", None if config.blend is None else torch.zeros(config.num_labels))
 
+    @property
+    def branch_names(self) -> list[str]:
+        """Names of the branches, in the order of outputs: the heads of the family, then the experts."""
+        return [*self.branch_heads(), *self.text_experts()]
+
     def text_experts(self) -> dict[str, nn.Module]:
         """The experts beside the heads, by name."""
         experts = {"lexical": self.lexical, "memory": self.memory}

@@ -150,11 +150,6 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         """The head of each branch, by the name of the branch."""
         raise NotImplementedError
 
-    @property
-    def branch_names(self) -> list[str]:
-        """Names of the branches, in the order of outputs: the heads of the family, then the experts."""
-        return [*self.branch_heads(), *self.text_experts()]
-
     def start_label_bias(self, log_odds: Tensor) -> None:
         """Starts the bias of every label at its training log-odds (`LabelSpace.log_odds`)."""
         self.check_label_bias()

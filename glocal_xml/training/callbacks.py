@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import ProgressCallback, TrainerCallback
+from transformers import ProgressCallback, TrainerCallback, TrainerState
 
 from .report import hardware, peak_memory_gb
+from .time_budget import TimeBudget
 
 logger = logging.getLogger(__name__)
 
@@ -39,16 +40,28 @@ class EpochStarter(TrainerCallback):
 class RunReporter(ProgressCallback):
     """Progress bars, a short line about the loss now and then, and one line per evaluation."""
 
-    def __init__(self, metrics_at: list[int], final: str):
+    def __init__(self, metrics_at: list[int], final: str, time_budget: TimeBudget | None = None):
         super().__init__()
         self.metrics_at = metrics_at
         self.final = final
+        self.time_budget = time_budget
 
     # Transformers makes the bars even where they are switched off.
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
-            self.training_bar = tqdm(total=state.max_steps, dynamic_ncols=True, disable=args.disable_tqdm)
+            options = {"dynamic_ncols": True, "disable": args.disable_tqdm}
+            if self.time_budget is None:
+                self.training_bar = tqdm(total=state.max_steps, **options)
+            else:
+                self.training_bar = tqdm(total=round(self.time_budget.seconds), unit="s", **options)
         self.current_step = 0
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.time_budget is None:
+            super().on_step_end(args, state, control, **kwargs)
+        elif state.is_world_process_zero:
+            done = round(self.time_budget.seconds * self.time_budget.progress(state.global_step))
+            self.training_bar.update(done - self.training_bar.n)
 
     def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
         if not args.disable_tqdm:
@@ -57,15 +70,20 @@ class RunReporter(ProgressCallback):
     def on_log(self, args, state, control, logs: dict[str, Any] | None = None, **kwargs):
         if state.is_world_process_zero and logs and "loss" in logs:
             logger.info(
-                "step %d of %d, epoch %.2f: loss %.5f%s, gradient norm %.3g, learning rate %.3g",
+                "step %d%s, epoch %.2f: loss %.5f%s, gradient norm %.3g, learning rate %.3g",
                 state.global_step,
-                state.max_steps,
+                self._left(state),
                 state.epoch or 0.0,
                 float(logs["loss"]),
                 loss_terms(logs),
                 float(logs.get("grad_norm", float("nan"))),
                 float(logs.get("learning_rate", float("nan"))),
             )
+
+    def _left(self, state: TrainerState) -> str:
+        if self.time_budget is None:
+            return f" of {state.max_steps}"
+        return f", {self.time_budget.seconds * (1 - self.time_budget.progress(state.global_step)):.0f} s left"
 
     def on_evaluate(self, args, state, control, metrics: dict[str, float] | None = None, **kwargs):
         super().on_evaluate(args, state, control, **kwargs)

@@ -15,7 +15,8 @@ from glocal_xml.metrics import top_k_from_scores
 from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .arguments import ModelArguments, XMTCTrainingArguments
-from .prepare import build_model, check_length, load_tokenizer
+from .model_of_run import build_model, check_length
+from .prepare import load_tokenizer
 from .report import FINAL
 
 

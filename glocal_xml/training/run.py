@@ -15,13 +15,10 @@ from glocal_xml.data import LabelSpace
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from .experts_of_run import RunExperts, blend_of_run, judge_blend, with_whole_texts
 from .model_card import card_of_run
+from .model_of_run import build_model, check_length, default_rates, late_loss
 from .prepare import (
-    build_model,
     check_arguments,
-    check_length,
-    default_rates,
     follow_validation,
-    late_loss,
     load_texts,
     load_tokenizer,
     settle_metrics,

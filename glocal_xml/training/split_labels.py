@@ -14,7 +14,7 @@ from glocal_xml.data import LabelSpace
 from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .arguments import ModelArguments
-from .prepare import build_model
+from .model_of_run import build_model
 
 
 def check_label_shards(label_shards: int) -> None:

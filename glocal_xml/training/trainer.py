@@ -20,7 +20,7 @@ from .callbacks import EpochStarter, RunReporter, TrainingFacts
 from .collapse import CollapseWatch
 from .gradient_clipping import clip_gradients
 from .model_card import card_name, describe_card, render_model_card
-from .prepare import check_processes
+from .model_of_run import check_processes
 from .published_files import commit_operations, memory_notice, published_files
 from .report import FINAL, branch_metrics, final_name, rankings
 from .rowwise_adamw import for_sparse_tables
@@ -71,7 +71,7 @@ class XMTCTrainer(Trainer):
         # These two print all metrics of all branches and bands as one dictionary.
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
-        self.add_callback(RunReporter(args.metrics_at, final_name(self.model)))
+        self.add_callback(RunReporter(args.metrics_at, final_name(self.model), time_budget))
         self.add_callback(EpochStarter())
         self.collapse_watch = CollapseWatch(label_space, args, self.model)
         self.training_facts = TrainingFacts()

@@ -1,0 +1,148 @@
+"""The model of a run: a trained one, a new one around an encoder, or experts alone; and what must fit it."""
+
+import re
+
+import torch
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+
+from glocal_xml.data import LabelSpace, LabelTree
+from glocal_xml.modeling import (
+    FAMILIES,
+    TextExpertsConfig,
+    TextExpertsForMultiLabel,
+    XMTCConfig,
+    XMTCPreTrainedModel,
+)
+from glocal_xml.modeling.configuration_base import make_config
+from glocal_xml.modeling.encoder import position_limit
+from glocal_xml.trained_model import plain_model_errors
+
+from .arguments import ModelArguments, XMTCTrainingArguments
+from .prepare import NO_ENCODER, encoder_path
+from .word_encoder import WORD_ENCODER, make_word_encoder
+
+# Of a pretrained encoder and of tables of labels (benchmarks/branches.py).
+_RATES = {"encoder": 2e-4, ".*label_(embeddings|outputs)": 5e-3}
+
+
+def build_model(
+    model_args: ModelArguments,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    tree: LabelTree | None = None,
+) -> XMTCPreTrainedModel:
+    """
+    A trained model, or a new one around a pretrained encoder or that of the words of the tokenizer; with a label tree
+    where there is one.
+    """
+    if model_args.model is not None:
+        if model_args.model_config:
+            raise ValueError("`model_config` is for new models; a trained model keeps the configuration it has.")
+        with plain_model_errors(model_args.model):
+            model = AutoModel.from_pretrained(model_args.model, dtype=torch.float32, trust_remote_code=False)
+        if model_args.encoder is not None:
+            return with_encoder(model, model_args, label_space, tokenizer)
+        # Its own and those of the texts it is trained further on.
+        model.set_label_counts(label_space.counts)
+        return model
+    if model_args.encoder == NO_ENCODER:
+        config = make_config(TextExpertsConfig, model_args.model_config, num_labels=label_space.num_labels)
+        model = TextExpertsForMultiLabel(config)
+        model.set_label_names(label_space.names)
+        return model
+    return new_model(model_args, label_space, tokenizer, tree)
+
+
+def with_encoder(
+    experts: XMTCPreTrainedModel,
+    model_args: ModelArguments,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+) -> XMTCPreTrainedModel:
+    """A new model around an encoder that takes over the experts of one that has none."""
+    if not isinstance(experts, TextExpertsForMultiLabel):
+        raise ValueError(
+            f"{model_args.model} has an encoder already: leave out `--encoder` to train it further, or `--model` to "
+            "start anew."
+        )
+    own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise ValueError(
+            f"The experts of {model_args.model} count other tokens than {model_args.encoder} has: start anew with "
+            "`--encoder`, without `--model`."
+        )
+    model = new_model(model_args, label_space, tokenizer, None)
+    for name, expert in experts.text_experts().items():
+        model.set_expert(name, expert, getattr(experts.config, name))
+    return model
+
+
+def new_model(
+    model_args: ModelArguments,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    tree: LabelTree | None,
+) -> XMTCPreTrainedModel:
+    """A new model around a pretrained encoder or that of the words of the tokenizer."""
+    family = next(model for config, model in FAMILIES.items() if config.model_type == model_args.model_type)
+    words = model_args.encoder == WORD_ENCODER
+    levels = {} if tree is None else {"tree_levels": tree.level_sizes}
+    if "tree_levels" in model_args.model_config:
+        raise ValueError("`tree_levels` follows from the label tree: pass `--label_tree` instead.")
+    model = family.from_encoder(
+        make_word_encoder(tokenizer, model_args.encoder_options) if words else encoder_path(model_args.encoder),
+        label_names=label_space.names,
+        encoder_options=model_args.encoder_options,
+        **levels,
+        **model_args.model_config,
+    )
+    if tree is not None:
+        model.set_label_tree(tree.child_starts, tree.label_order)
+    model.set_label_counts(label_space.counts)
+    if model.config.label_bias:
+        model.start_label_bias(label_space.log_odds())
+    return model
+
+
+def default_rates(args: XMTCTrainingArguments, model: XMTCPreTrainedModel) -> None:
+    """Learning rates of a pretrained encoder and of label tables, where none are given; the best of those measured."""
+    is_pretrained = model.encoder.config.model_type != WORD_ENCODER
+    if args.module_learning_rates or not is_pretrained or args.learning_rate != type(args).learning_rate:
+        return
+    names = [name for name, _ in model.named_parameters()]
+    args.module_learning_rates = {
+        pattern: rate
+        for pattern, rate in _RATES.items()
+        if any(
+            re.match(pattern, name) and not (rate != _RATES["encoder"] and name.startswith("encoder"))
+            for name in names
+        )
+    }
+
+
+def late_loss(config: XMTCConfig, args: XMTCTrainingArguments) -> str | None:
+    """What to say of a loss with a term that would never set in; nothing where all do."""
+    if args.max_steps > 0 or config.whole_loss_epoch < args.num_train_epochs:
+        return None
+    return (
+        f"The last part of the loss sets in at epoch {config.whole_loss_epoch}, counted from 0, and so never in "
+        f"{args.num_train_epochs:g} epochs: lower `diversity_start_epoch` or `level_epochs` in `model_config`, or "
+        "train longer."
+    )
+
+
+def check_processes(config: XMTCConfig, processes: int) -> None:
+    """Refuses levels of a label tree that are trained one after the other by several processes."""
+    if processes > 1 and getattr(config, "level_epochs", 0):
+        raise ValueError(
+            f"`level_epochs` with {processes} processes: data parallelism wants a gradient of every sparse table at "
+            "every step, and levels that are not yet trained have none. Train in one process, or all levels jointly "
+            "(`level_epochs` 0)."
+        )
+
+
+def check_length(model: XMTCPreTrainedModel, max_length: int) -> None:
+    """Refuses texts longer than the encoder, before one comes by hours later."""
+    limit = None if model.encoder is None else position_limit(model.encoder)
+    if limit is not None and max_length > limit:
+        raise ValueError(f"`max_length` is {max_length}, but the encoder has positions for {limit} tokens; pass less.")
