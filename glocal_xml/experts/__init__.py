@@ -3,7 +3,7 @@
 from .fit import ExpertTexts, fit_experts
 from .fit_blend import MIN_TEXTS, blend_pairs, fit_blend, fixed_blend
 from .lexical import fit_lexical
-from .memory import add_to_memory, fit_memory, remove_from_memory, texts_in_memory
+from .memory import add_to_memory, fit_memory, remove_from_memory
 from .name_texts import name_texts
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "fixed_blend",
     "name_texts",
     "remove_from_memory",
-    "texts_in_memory",
 ]

@@ -15,7 +15,6 @@ from .token_rows import (
     inverse_frequencies,
     label_matrix,
     matrix_of,
-    padded_ids,
     sparse_rows,
     table_tensors,
 )
@@ -23,8 +22,6 @@ from .token_rows import (
 NEIGHBORS, POWER = 50, 4.0
 # Tokens that occur in more texts than this share tell little, and would take most of the time.
 _MOST_TEXTS = 0.1
-# Texts that are looked up at once, and the similarity of equal ones.
-_LOOKED_UP, _SAME_TEXT = 64, 0.9999
 
 
 def fit_memory(
@@ -92,14 +89,6 @@ def remove_from_memory(model: XMTCPreTrainedModel, numbers: Sequence[int]) -> in
     kept = np.flatnonzero(~np.isin(found, np.asarray(numbers)))
     _take(model, memory, matrix_of(memory.texts)[kept], _label_matrix(memory)[kept], found[kept])
     return len(found) - len(kept)
-
-
-def texts_in_memory(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Which texts, given as the ids of all of their tokens, the memory of a model holds already, (texts,)."""
-    memory = _memory(model)
-    parts = [rows[start : start + _LOOKED_UP] for start in range(0, len(rows), _LOOKED_UP)]
-    nearest = [memory.similar(padded_ids(part).to(model.device), 1)[0][:, 0].cpu() for part in parts]
-    return torch.cat(nearest).numpy() > _SAME_TEXT
 
 
 def _memory(model: XMTCPreTrainedModel) -> MemoryExpert:

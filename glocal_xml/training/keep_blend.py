@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from datasets import Dataset
 from safetensors import safe_open
@@ -16,8 +17,8 @@ from transformers import PreTrainedTokenizerBase
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.calibration import ScoredLabels, judge_scores
 from glocal_xml.data import LabelSpace
-from glocal_xml.experts import MIN_TEXTS, blend_pairs, fit_blend, texts_in_memory
-from glocal_xml.experts.token_rows import whole_text_ids
+from glocal_xml.experts import MIN_TEXTS, blend_pairs, fit_blend
+from glocal_xml.experts.token_rows import padded_ids, whole_text_ids
 from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .experts_of_run import batches, log_frequencies
@@ -28,6 +29,8 @@ _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetenso
 _FREQUENCIES = "log_frequencies"
 # Of the texts, to tell whether a model knows them.
 _LOOKED_UP = 500
+# The similarity of equal texts.
+_SAME_TEXT = 0.9999
 
 
 class RefittedBlend(NamedTuple):
@@ -76,7 +79,7 @@ def refit_blend(
             "such labels. The model is as it was."
         )
     if model.memory is not None:
-        known = texts_in_memory(model, whole_text_ids(texts["text"][:_LOOKED_UP], tokenizer)).mean()
+        known = _share_in_memory(model, whole_text_ids(texts["text"][:_LOOKED_UP], tokenizer), batch_size)
         if known > 0.1:
             logger.warning(
                 "%d %% of the texts, as far as it was looked up, are in the memory of the model, which knows their "
@@ -116,6 +119,13 @@ def keep_blend(folder: str | os.PathLike, model: XMTCPreTrainedModel) -> None:
         os.replace(temporary / _CONFIG, folder / _CONFIG)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _share_in_memory(model: XMTCPreTrainedModel, rows: list[np.ndarray], batch_size: int) -> float:
+    """What share of texts, given as the ids of all of their tokens, the memory of a model holds already."""
+    parts = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    nearest = [model.memory.similar(padded_ids(part).to(model.device), 1)[0][:, 0] for part in parts]
+    return float((torch.cat(nearest) > _SAME_TEXT).float().mean())
 
 
 def _has_frequencies(folder: Path, wanted: torch.Tensor) -> bool:
