@@ -1,102 +1,105 @@
 """
-What calibration is worth on texts that it was not fitted on.
+What a blend is worth on texts that it was not fitted on.
 
-    python benchmarks/calibration.py outputs/demo examples/recipes/debtags/demo.yaml --figure reliability.png
+    python benchmarks/calibration.py outputs/demo examples/data/debtags/test.jsonl.gz --figure reliability.png
 
-The texts are the validation texts of the recipe that the model was trained by, or its test texts where it has none.
-One half of them, drawn at random, gives temperature and threshold; the other half judges both, and so do the test
-texts. Beside it stands what a threshold of 0.5 gives on scores as they are. Halves are drawn `--repeats` times: means,
-and the least and the greatest value. The figure is that of the first draw, on the half that judges.
+One half of the texts, drawn at random, gives weights and threshold; the other half judges them. Beside it stand the
+scores as the model has them, at the threshold that it has (0.5 without one), and the mean over heads and experts at
+0.5. Take texts that the model has not seen; its run may have fitted the experts on those that it held out. Halves are
+drawn `--repeats` times: means, and the least and the greatest value. The figure is that of the first draw.
 """
 
 import argparse
 import json
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
 
-from glocal_xml.calibration import ScoredLabels, fit_calibration, judge_calibration, measures_at, write_figure
+from glocal_xml.calibration import judge_scores, write_figure
+from glocal_xml.experts import blend_pairs, fit_blend
 from glocal_xml.modeling.configuration_base import F_KINDS
-from glocal_xml.training import XMTCTrainingArguments, parse_arguments
-from glocal_xml.training.calibration_of_run import CANDIDATES, rank_texts
-from glocal_xml.training.prepare import load_texts, trained_label_space
+from glocal_xml.training import parse_arguments
+from glocal_xml.training.arguments import ModelArguments
+from glocal_xml.training.experts_of_run import batches, log_frequencies
+from glocal_xml.training.prepare import build_model, load_texts, load_tokenizer, trained_label_space
 
-MEASURES = ("f", "precision", "recall", "labels_per_text", "texts_without_labels")
+
+def part_of(pairs, texts):
+    """The pairs of some texts, which are counted from 0 again."""
+    places = np.full(len(pairs.true_labels), -1)
+    places[texts] = np.arange(len(texts))
+    kept = places[pairs.texts] >= 0
+    names = ("texts", "labels", "logits", "final_logits", "is_true")
+    chosen = {name: getattr(pairs, name)[kept] for name in names}
+    chosen["texts"] = places[chosen["texts"]]
+    return replace(pairs, **chosen, true_labels=[pairs.true_labels[i] for i in texts])
 
 
-def judge(fitted, other, f):
-    """What a calibration from one part reaches on another, as flat numbers."""
-    calibration = fit_calibration(fitted, f)
-    judged, plain = judge_calibration(other, calibration), measures_at(other, 0.5, f)
-    qualities = {f"{name}, {when}": judged[when][name] for name in judged["before"] for when in ("before", "after")}
-    numbers = {"temperature": calibration["temperature"], "threshold": calibration["threshold"], **qualities}
-    numbers |= {name: judged[name] for name in MEASURES}
-    return calibration, numbers | {f"{name}, at 0.5 as they are": plain[name] for name in MEASURES}
+def mean_logits(pairs):
+    """Logits of the mean of the probabilities of all branches."""
+    mean = (1 / (1 + np.exp(-pairs.logits.astype(np.float64)))).mean(axis=1)
+    return np.log(mean) - np.log1p(-mean)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="folder of a trained model")
-    parser.add_argument("recipe", help="the recipe that it was trained by")
-    parser.add_argument("--max_texts", type=int, help="texts of each part to take at most, the first ones")
+    parser.add_argument("file", help="texts with labels that it has not seen")
+    parser.add_argument("--max_texts", type=int, help="texts to take at most, drawn at random")
     parser.add_argument("--repeats", type=int, default=20, help="how often to draw halves")
     parser.add_argument("--figure", help="picture of the scores before and after")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
 
-    _, data_args, args = parse_arguments([options.recipe])
-    label_space = trained_label_space(options.model)
-    # The parts as the run had them: drawn by its seed from all training texts.
-    texts, drawn = load_texts(data_args, None, args.seed)
-    if (drawn.names, drawn.counts) != (label_space.names, label_space.counts):
-        raise SystemExit(f"{options.model} was trained on other texts than those that {options.recipe} draws")
-    parts = {name: part for name, part in texts.items() if name in ("validation", "test")}
-    if options.max_texts is not None:
-        parts = {name: part.select(range(min(options.max_texts, len(part)))) for name, part in parts.items()}
-    # Not the folder of the recipe, which the model may have left.
-    args = XMTCTrainingArguments(output_dir=options.model)
-    ranked = {
-        name: (*rank_texts(options.model, part, drawn, args, data_args=data_args), list(part["labels"]))
-        for name, part in parts.items()
-    }
-    num_labels = drawn.num_labels + len(drawn.unseen)
+    limit = [] if options.max_texts is None else ["--max_test_texts", str(options.max_texts)]
+    flags = ["--model", options.model, "--test_file", options.file, "--output_dir", options.model, *limit]
+    _, data_args, args = parse_arguments(flags)
+    texts, label_space = load_texts(data_args, trained_label_space(options.model), args.seed)
+    model_args = ModelArguments(model=options.model)
+    tokenizer = load_tokenizer(model_args, None, {})
+    model = build_model(model_args, label_space, tokenizer).to(args.device)
+    pairs = blend_pairs(model, batches(texts["test"], tokenizer, bool(model.text_experts())))
+    frequencies, num_labels = log_frequencies(label_space), label_space.num_labels + len(label_space.unseen)
+    threshold = 0.5 if model.config.blend is None else model.config.blend["threshold"]
 
-    def scored(name, rows):
-        ids, scores, labels = ranked[name]
-        return ScoredLabels.from_rankings(ids[rows], scores[rows], [labels[i] for i in rows], num_labels)
-
-    name = next(name for name in ("validation", "test") if name in parts)
-    size = len(parts[name])
-    results = {"half": size // 2, "part": name, "labels": drawn.num_labels, "candidates": CANDIDATES}
+    size = len(pairs.true_labels)
+    results = {"half": size // 2, "labels": label_space.num_labels, "branches": model.branch_names}
     for f in F_KINDS:
-        rows = {"the other half": []} | ({"test": []} if name != "test" and "test" in parts else {})
+        draws = {"mean of all branches at 0.5": [], "as the model is": [], "fitted on the other half": []}
         for repeat in range(options.repeats):
             order = np.random.default_rng(repeat).permutation(size)
-            first, second = (scored(name, np.sort(half)) for half in (order[: size // 2], order[size // 2 :]))
-            calibration, numbers = judge(first, second, f)
-            rows["the other half"].append(numbers)
-            if "test" in rows:
-                rows["test"].append(judge(first, scored("test", range(len(parts["test"]))), f)[1])
-            if options.figure and repeat == 0 and f == "micro":
-                title = (
-                    f"{Path(options.model).name}: {len(second.true_per_text)} {name} texts that it was not fitted on"
+            first, second = (part_of(pairs, np.sort(half)) for half in (order[: size // 2], order[size // 2 :]))
+            blend = fit_blend(first, model.branch_names, frequencies, f=f, num_labels=num_labels)
+            scored = [
+                second.scored(logits, num_labels)
+                for logits in (
+                    mean_logits(second),
+                    second.final_logits,
+                    second.blended(blend, model.branch_names, frequencies),
                 )
-                write_figure(options.figure, second, calibration, title)
+            ]
+            for found, judged, cut in zip(draws.values(), scored, (0.5, threshold, blend["threshold"]), strict=True):
+                measures = judge_scores(judged, {**blend, "threshold": cut})
+                found.append({"threshold": cut, **measures})
+            if options.figure and repeat == 0 and f == "micro":
+                title = f"{Path(options.model).name}: {size - size // 2} texts that it was not fitted on"
+                write_figure(options.figure, scored[1], scored[2], blend, title)
         results[f] = {
-            part: {
+            name: {
                 number: {"mean": np.mean(values), "least": min(values), "greatest": max(values)}
                 for number in found[0]
                 for values in [[draw[number] for draw in found]]
             }
-            for part, found in rows.items()
+            for name, found in draws.items()
         }
-        for part, found in results[f].items():
-            print(f"\n{f} F1, fitted on {size // 2} {name} texts, judged on {part}; {options.repeats} draws")
+        for name, found in results[f].items():
+            print(f"\n{f} F1, {name}, on {size - size // 2} texts; {options.repeats} draws")
             for number, value in found.items():
-                print(f"  {number:42} {value['mean']:9.5f}  ({value['least']:.5f} to {value['greatest']:.5f})")
+                print(f"  {number:24} {value['mean']:9.5f}  ({value['least']:.5f} to {value['greatest']:.5f})")
     if options.json:
         versions = {
             "python": platform.python_version(),

@@ -5,8 +5,7 @@ What `run_xmtc.py` does, in a training loop of its own with Accelerate: to read,
     accelerate launch examples/run_xmtc_no_trainer.py --encoder minilm --train_file train.jsonl
     torchrun --nproc_per_node 2 examples/run_xmtc_no_trainer.py --label_shards 2 --encoder minilm --train_file …
 
-The first two lines split the texts among processes; the last splits the labels, for tables too large for one process;
-such a model has no experts and no blend.
+The first two lines split the texts among processes; the last splits the labels, for tables too large for one process.
 Reads the same recipes and flags; those of Trainer that this loop has no line for are refused or, where they change no
 result, ignored. After every epoch it evaluates, keeps the best model and a state to resume from
 (`--resume_from_checkpoint last`).
@@ -34,7 +33,7 @@ from glocal_xml.training import branch_metrics, card_of_run, clip_gradients, par
 from glocal_xml.training.callbacks import evaluation_line
 from glocal_xml.training.collapse import CollapseWatch
 from glocal_xml.training.experts_of_run import RunExperts, blend_of_run, with_whole_texts
-from glocal_xml.training.model_of_run import build_model, check_length, check_processes, late_loss
+from glocal_xml.training.model_of_run import build_model, check_length, check_processes, default_rates, late_loss
 from glocal_xml.training.prepare import check_arguments, load_texts, load_tokenizer, settle_metrics
 from glocal_xml.training.report import (
     FINAL,
@@ -70,14 +69,14 @@ from glocal_xml.training.tree_of_run import tree_of_run
 logger = logging.getLogger("glocal_xml")
 
 
-def evaluate(accelerator, model, loader, label_space, args):
+def evaluate(accelerator, model, loader, label_space, args, top_k=None):
     """Rankings and labels of all texts of a part, gathered from all processes, and their metrics."""
     model.eval()
     gathered = []
     for batch in tqdm(loader, desc="evaluating", disable=args.disable_tqdm, leave=False):
         labels = batch.pop("labels")
         with torch.no_grad():
-            output = model(**batch, top_k=max(args.metrics_at), output_logits=False)
+            output = model(**batch, top_k=top_k or max(args.metrics_at), output_logits=False)
         ranked = rankings(accelerator.unwrap_model(model), output)
         # Where labels are split, every process has read all texts.
         if args.label_shards == 1:
@@ -95,10 +94,10 @@ def check_flags(model_args, data_args, args):
     """Refuses what would silently be something else here than in `run_xmtc.py`."""
     asked = {
         "--model": model_args.model is not None,
-        "--predict_file": data_args.predict_file is not None,
-        "--streaming": data_args.streaming,
         "--encoder none": model_args.encoder == "none",
         "--minutes": args.minutes is not None,
+        "--predict_file": data_args.predict_file is not None,
+        "--streaming": data_args.streaming,
         "--windows": data_args.windows is not None,
         "--max_steps": args.max_steps > 0,
         "--fp16 or --bf16 (use accelerate's --mixed_precision)": args.fp16 or args.bf16,
@@ -157,21 +156,16 @@ def main(argv):
     logger.info("%d process(es) on %s, seed %d", accelerator.num_processes, accelerator.device.type, args.seed)
 
     # 2. Texts, tokens, model.
-    split = args.label_shards > 1
-    if split:
-        model_args.experts, args.blend = [], False
     with accelerator.main_process_first():
-        texts, label_space = load_texts(data_args, None, args.seed, holds_out=args.blend)
+        texts, label_space = load_texts(data_args, None, args.seed, None, args.blend)
         tokenizer = load_tokenizer(model_args, data_args.max_length, texts)
         tokens = {name: tokenize(part, tokenizer, tokenizer.model_max_length) for name, part in texts.items()}
-        if model_args.experts:
-            # The experts count the whole text; heads are trained on its start.
-            whole = {
-                name: with_whole_texts(tokens[name], texts[name], tokenizer) for name in tokens if name != "train"
-            }
-            tokens |= whole
     logger.info("labels: %s", label_space.describe())
+    split = args.label_shards > 1
     if split:
+        if model_args.experts or args.blend:
+            logger.warning("No experts and no blend, which are whole in each process: the labels are split.")
+            model_args.experts, args.blend = [], False
         model = start_split_model(model_args, label_space, tokenizer, args.label_shards, f"{state_folder}.start")
     else:
         tree = tree_of_run(
@@ -185,6 +179,7 @@ def main(argv):
             show_progress=not args.disable_tqdm,
         )
         model = build_model(model_args, label_space, tokenizer, tree)
+    default_rates(args, model)
     check_length(model, tokenizer.model_max_length)
     check_processes(model.config, accelerator.num_processes)
     if warning := late_loss(model.config, args):
@@ -282,7 +277,7 @@ def main(argv):
         progress["epoch"] = epoch + 1
         save_state(accelerator, state_folder, progress, split_parts)
 
-    # 6. Experts beside the heads of the best model, the weights of all of them, and what it reaches.
+    # 6. The best model with the experts and the blend of all, on the test texts.
     data_args.max_length = tokenizer.model_max_length
     results = {
         "settings": run_settings(model_args, data_args, args),
@@ -300,10 +295,18 @@ def main(argv):
     experts = RunExperts(model_args, data_args, args, texts, label_space, tokenizer)
     if model_args.experts:
         experts.fit(best)
+        # They count whole texts, of which the encoder reads the start.
+        whole = {name: with_whole_texts(tokens[name], texts[name], tokenizer) for name in others}
+        others = {
+            name: accelerator.prepare(DataLoader(part, args.eval_batch_size, collate_fn=collator))
+            for name, part in whole.items()
+        }
     if args.blend and (model_args.experts or "validation" in texts):
         results["blend"] = blend_of_run(best, texts, label_space, tokenizer, args.threshold_f)
     final = final_name(best)
     for name in ("validation", "test"):
+        if name == "test" and model_args.experts and args.refit_experts:
+            experts.refit(best)
         if name in others:
             rankings, true_labels, metrics = evaluate(accelerator, best, others[name], label_space, args)
             results[name] = result_rows(metrics, "", final)
@@ -315,9 +318,6 @@ def main(argv):
                     name, texts[name]["text"], rankings[FINAL], rankings["scores"], texts[name]["labels"], label_space
                 )
                 write_predictions(args.output_dir, lines)
-        if name == "validation" and args.refit_experts:
-            # Now that they have told what they can, validation texts are learned too.
-            experts.refit(best)
     if not split:
         best.save_pretrained(args.output_dir, is_main_process=accelerator.is_main_process)
     if accelerator.is_main_process:

@@ -50,8 +50,6 @@ def main(argv: list[str]) -> None:
     edited.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
     new_space.save(args.output)
-    if edited.config.blend is not None:
-        logger.info("The blend is that of the old labels: `glocal-xml calibrate` fits it to texts with the new ones.")
     logger.info("%d labels, before %d: %s", new_space.num_labels, label_space.num_labels, args.output)
 
 

@@ -24,7 +24,7 @@ from .token_rows import (
 NEIGHBORS, POWER = 50, 4.0
 # Tokens that occur in more texts than this share tell little, and would take most of the time.
 _MOST_TEXTS = 0.1
-# Texts that are looked up at once, and the similarity of equal ones.
+# Texts that are looked up at once, and the similarity of equal texts.
 _LOOKED_UP, _SAME_TEXT = 64, 0.9999
 
 

@@ -30,13 +30,14 @@ LONG_GUIDES = ("choose_a_family", "half_a_million_labels", "living_models", "mig
 def workplace(tmp_path):
     """A folder with the files that the guides speak of, small ones."""
     with gzip.open(ROOT / "examples/data/debtags/train.jsonl.gz", "rt", encoding="utf-8") as file:
-        rows = [json.loads(next(file)) for _ in range(80)]
+        rows = [json.loads(next(file)) for _ in range(140)]
     # With labels of their own words besides, there are enough for a label tree.
     for row in rows:
         row["text"] = row["text"][:200]
         row["labels"] += [f"word::{word}" for word in sorted(set(re.findall(r"[a-z]{4,}", row["text"])))[:8]]
     known = sorted({label for row in rows for label in row["labels"]})
-    parts = {"train": rows[:56], "test": rows[56:72], "new": rows[72:]}
+    # A blend is fitted on no fewer than 50 texts.
+    parts = {"train": rows[:56], "test": rows[56:128], "new": rows[128:]}
     for name, part in parts.items():
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
     write_other_formats(tmp_path, parts, known)

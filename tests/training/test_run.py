@@ -270,7 +270,9 @@ def test_own_loop(flags, tmp_path):
     whole = run_script("run_xmtc_no_trainer.py", loop, launcher)
     assert whole.returncode == 0, whole.stderr
     results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert results["test"]["both"]["precision@1"] > 0.25 and set(results["test"]) == {"both", "global", "local"}
+    assert results["test"]["blend"]["precision@1"] > 0.25 and results["blend"]["texts"] == 0
+    assert set(results["test"]) == {"blend", "global", "local", "lexical", "memory"}
+    assert {"lexical", "memory"} == set(AutoModel.from_pretrained(tmp_path / "run").text_experts())
     assert len((tmp_path / "run" / "predictions.jsonl").read_text().splitlines()) == 16
     refused = run_script("run_xmtc_no_trainer.py", loop)
     assert refused.returncode == 1 and "holds another run" in refused.stderr
@@ -310,7 +312,8 @@ def test_own_loop_in_two_processes_equals_one(flags, encoder_folder, tmp_path, r
     """Split texts (half the batch each) and split labels, also resumed, give the weights of one process."""
     # A large epsilon, so that Adam does not make much of rounding noise.
     steady = ["--adam_epsilon", "1e-3", "--lr_scheduler_type", "constant", "--warmup_steps", "0"]
-    loop = [*flags, *steady, "--num_train_epochs", "2"]
+    # Split labels have neither experts nor a blend.
+    loop = [*flags, *steady, "--num_train_epochs", "2", "--experts", "none", "--blend", "false"]
     load_own_loop().main(loop)
     split = ["--label_shards", "2", "--output_dir", str(tmp_path / "labels")]
     if resumed:
@@ -326,6 +329,16 @@ def test_own_loop_in_two_processes_equals_one(flags, encoder_folder, tmp_path, r
         assert_close_weights(tmp_path / "run", tmp_path / name, encoder_folder)
         found = json.loads((tmp_path / name / "results.json").read_text())["test"]
         assert found == {row: pytest.approx(metrics, abs=1e-6) for row, metrics in expected.items()}
+
+
+@pytest.mark.slow
+def test_own_loop_in_two_processes_has_experts_and_a_blend(flags, tmp_path):
+    two = run_script("run_xmtc_no_trainer.py", [*flags, "--validation_size", "60"], TWO_PROCESSES)
+    assert two.returncode == 0, two.stderr
+    model = AutoModel.from_pretrained(tmp_path / "run")
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert model.config.blend["weights"] == results["blend"]["weights"] and model.config.blend["texts"] == 60
+    assert set(model.text_experts()) == {"lexical", "memory"} and "blend" in results["test"]
 
 
 def test_split_labels_are_refused_where_they_cannot_be(flags):
