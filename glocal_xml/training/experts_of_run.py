@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
@@ -18,6 +17,7 @@ from glocal_xml.data.text_files import check_file, read_lines
 from glocal_xml.experts import ExpertTexts, add_to_memory, blend_pairs, fit_blend, fit_experts, fixed_blend
 from glocal_xml.experts.choose import choose_lexical_settings
 from glocal_xml.experts.fit import EXPERTS, LEXICAL, MEMORY
+from glocal_xml.experts.fit_blend import log_frequencies
 from glocal_xml.experts.token_rows import whole_text_ids
 from glocal_xml.modeling import XMTCPreTrainedModel
 
@@ -120,11 +120,6 @@ class RunExperts:
         self.args.distributed_state.wait_for_everyone()
         if self.args.process_index == 0:
             os.unlink(path)
-
-
-def log_frequencies(label_space: LabelSpace) -> np.ndarray:
-    """Log of the share of training texts that each label of the model has."""
-    return np.log((np.asarray(label_space.counts) + 1) / (label_space.num_texts + 2)).astype(np.float32)
 
 
 def batches(texts: Dataset, tokenizer: PreTrainedTokenizerBase, has_experts: bool) -> DataLoader:
