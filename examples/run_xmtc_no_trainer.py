@@ -30,14 +30,15 @@ from transformers.trainer_pt_utils import get_parameter_names
 
 from glocal_xml.data import XMTCCollator, tokenize
 from glocal_xml.training import branch_metrics, card_of_run, clip_gradients, parameter_groups, parse_arguments
-from glocal_xml.training.calibration_of_run import calibration_of_run, check_calibrate
 from glocal_xml.training.callbacks import evaluation_line
 from glocal_xml.training.collapse import CollapseWatch
+from glocal_xml.training.experts_of_run import RunExperts, blend_of_run, with_whole_texts
 from glocal_xml.training.prepare import (
     build_model,
     check_arguments,
     check_length,
     check_processes,
+    default_rates,
     late_loss,
     load_texts,
     load_tokenizer,
@@ -102,6 +103,8 @@ def check_flags(model_args, data_args, args):
     """Refuses what would silently be something else here than in `run_xmtc.py`."""
     asked = {
         "--model": model_args.model is not None,
+        "--encoder none": model_args.encoder == "none",
+        "--minutes": args.minutes is not None,
         "--predict_file": data_args.predict_file is not None,
         "--streaming": data_args.streaming,
         "--windows": data_args.windows is not None,
@@ -163,13 +166,15 @@ def main(argv):
 
     # 2. Texts, tokens, model.
     with accelerator.main_process_first():
-        texts, label_space = load_texts(data_args, None, args.seed)
+        texts, label_space = load_texts(data_args, None, args.seed, None, args.blend)
         tokenizer = load_tokenizer(model_args, data_args.max_length, texts)
         tokens = {name: tokenize(part, tokenizer, tokenizer.model_max_length) for name, part in texts.items()}
-    check_calibrate(args.calibrate, training=True, has_validation="validation" in texts)
     logger.info("labels: %s", label_space.describe())
     split = args.label_shards > 1
     if split:
+        if model_args.experts or args.blend:
+            logger.warning("No experts and no blend, which are whole in each process: the labels are split.")
+            model_args.experts, args.blend = [], False
         model = start_split_model(model_args, label_space, tokenizer, args.label_shards, f"{state_folder}.start")
     else:
         tree = tree_of_run(
@@ -183,6 +188,7 @@ def main(argv):
             show_progress=not args.disable_tqdm,
         )
         model = build_model(model_args, label_space, tokenizer, tree)
+    default_rates(args, model)
     check_length(model, tokenizer.model_max_length)
     check_processes(model.config, accelerator.num_processes)
     if warning := late_loss(model.config, args):
@@ -280,7 +286,7 @@ def main(argv):
         progress["epoch"] = epoch + 1
         save_state(accelerator, state_folder, progress, split_parts)
 
-    # 6. The best model, on the test texts.
+    # 6. The best model with the experts and the blend of all, on the test texts.
     data_args.max_length = tokenizer.model_max_length
     results = {
         "settings": run_settings(model_args, data_args, args),
@@ -295,7 +301,21 @@ def main(argv):
         best = load_split_model(args.output_dir, args.label_shards)
     else:
         best = AutoModel.from_pretrained(args.output_dir).to(accelerator.device)
+    experts = RunExperts(model_args, data_args, args, texts, label_space, tokenizer)
+    if model_args.experts:
+        experts.fit(best)
+        # They count whole texts, of which the encoder reads the start.
+        whole = {name: with_whole_texts(tokens[name], texts[name], tokenizer) for name in others}
+        others = {
+            name: accelerator.prepare(DataLoader(part, args.eval_batch_size, collate_fn=collator))
+            for name, part in whole.items()
+        }
+    if args.blend and (model_args.experts or "validation" in texts):
+        results["blend"] = blend_of_run(best, texts, label_space, tokenizer, args.threshold_f)
+    final = final_name(best)
     for name in ("validation", "test"):
+        if name == "test" and model_args.experts and args.refit_experts:
+            experts.refit(best)
         if name in others:
             rankings, true_labels, metrics = evaluate(accelerator, best, others[name], label_space, args)
             results[name] = result_rows(metrics, "", final)
@@ -307,14 +327,8 @@ def main(argv):
                     name, texts[name]["text"], rankings[FINAL], rankings["scores"], texts[name]["labels"], label_space
                 )
                 write_predictions(args.output_dir, lines)
-    if args.calibrate is not None:
-
-        def rank(name, number):
-            rankings, _, _ = evaluate(accelerator, best, others[name], label_space, args, top_k=number)
-            return rankings[FINAL], rankings["scores"]
-
-        folder = args.output_dir if accelerator.is_main_process else None
-        results["calibration"] = calibration_of_run(args.calibrate, rank, texts, label_space, best, folder)
+    if not split:
+        best.save_pretrained(args.output_dir, is_main_process=accelerator.is_main_process)
     if accelerator.is_main_process:
         logger.info("results: %s", write_results(args.output_dir, results))
         write_card(args.output_dir, card_of_run(args.output_dir)[1])
