@@ -27,6 +27,9 @@ COMMANDS = {
     "calibrate": Command("commands.calibrate", "MODEL FILE [OPTIONS]", "usable probabilities, and a threshold"),
     "ensemble": Command("commands.ensemble", "MEMBER MEMBER ... [OPTIONS]", "models or prediction files together"),
     "labels": Command("commands.labels", "MODEL --output FOLDER [OPTIONS]", "labels added, removed or renamed"),
+    "memory": Command(
+        "commands.memory", "MODEL [--output FOLDER] [OPTIONS]", "texts to find labels by, added or removed"
+    ),
     "export": Command("commands.export", "MODEL --output FOLDER", "a program that needs torch alone"),
     "publish": Command("commands.publish", "RUN USER/NAME [OPTIONS]", "a trained model on the Hub, with its card"),
     "demo": Command("commands.demo", "MODEL [OPTIONS]", "a page to try a model on texts and files"),
@@ -48,6 +51,7 @@ EXAMPLES = """examples:
   glocal-xml demo outputs/tags --open
   glocal-xml ensemble outputs/tree-0 outputs/tree-1 --test_file test.jsonl --output_dir outputs/both-trees
   glocal-xml labels outputs/tags --add new.txt --output outputs/more-tags
+  glocal-xml memory outputs/tags --add corrected.jsonl --output outputs/tags-2
   glocal-xml export outputs/tags --output outputs/tags-program
   glocal-xml card outputs/tags
   glocal-xml analyse layers examples/recipes/debtags/glocal_xml_part.yaml --output_dir outputs/analysis

@@ -18,7 +18,7 @@ def main(argv: list[str]) -> None:
         f'and the tokenizer. `torch.export.load("{PROGRAM_FILE}").module()(input_ids, attention_mask)` runs it.',
         ["export outputs/tags --output outputs/tags-program"],
     )
-    parser.add_argument("model", help="folder or Hub id of a trained model without a label tree")
+    parser.add_argument("model", help="folder or Hub id of a trained model without label tree and experts")
     parser.add_argument("--output", metavar="FOLDER", required=True, help="folder for the program")
     args = parser.parse_args(argv)
     path = Path(args.output, PROGRAM_FILE)

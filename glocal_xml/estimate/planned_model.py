@@ -13,7 +13,7 @@ from glocal_xml.data import LabelTree, tree_level_sizes
 from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.modeling.configuration_base import make_config
 from glocal_xml.training import ModelArguments, XMTCTrainingArguments
-from glocal_xml.training.prepare import encoder_path
+from glocal_xml.training.prepare import NO_ENCODER, encoder_path
 from glocal_xml.training.rowwise_adamw import RowwiseAdamW, for_sparse_tables
 from glocal_xml.training.word_encoder import WORD_ENCODER
 
@@ -72,7 +72,12 @@ def check_known(config: XMTCConfig) -> None:
 
 
 def check_encoder(model_type: str | None) -> None:
-    """Refuses the word encoder, whose packed sequences cannot be gone through on tensors without content."""
+    """Refuses the word encoder, whose packed sequences cannot be gone through on tensors without content, and none."""
+    if model_type == NO_ENCODER:
+        raise ValueError(
+            "Experts alone train no encoder: they are fitted in seconds to minutes, and there is nothing to estimate. "
+            "Give an encoder, such as minilm."
+        )
     if model_type == WORD_ENCODER:
         raise ValueError(
             f"What {WORD_ENCODER} takes is not known here: estimate with another encoder, such as minilm."
@@ -82,7 +87,12 @@ def check_encoder(model_type: str | None) -> None:
 def planned_config(model_args: ModelArguments, num_labels: int) -> XMTCConfig:
     """The configuration that a run gives its model; no weights are read."""
     if model_args.model is not None:
-        return AutoConfig.from_pretrained(model_args.model)
+        config = AutoConfig.from_pretrained(model_args.model)
+        if config.encoder is None:
+            check_encoder(NO_ENCODER)
+        # Training steps are those of the heads.
+        config.lexical = config.memory = config.blend = None
+        return config
     encoder = AutoConfig.from_pretrained(encoder_path(model_args.encoder), **model_args.encoder_options)
     return make_config(
         next(config for config in FAMILIES if config.model_type == model_args.model_type),

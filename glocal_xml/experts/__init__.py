@@ -1,9 +1,9 @@
 """Experts that are fitted rather than trained by gradient descent, and the blend of all branches of a model."""
 
 from .fit import ExpertTexts, fit_experts
-from .fit_blend import MIN_TEXTS, blend_pairs, fit_blend, fixed_blend
+from .fit_blend import MIN_TEXTS, blend_pairs, fit_blend, fixed_blend, log_frequencies
 from .lexical import fit_lexical, lexical_with_labels
-from .memory import add_to_memory, fit_memory, memory_with_labels, remove_from_memory, texts_in_memory
+from .memory import add_to_memory, fit_memory, memory_with_labels, remember, remove_from_memory, texts_in_memory
 from .name_texts import name_texts
 
 __all__ = [
@@ -17,8 +17,10 @@ __all__ = [
     "fit_memory",
     "fixed_blend",
     "lexical_with_labels",
+    "log_frequencies",
     "memory_with_labels",
     "name_texts",
+    "remember",
     "remove_from_memory",
     "texts_in_memory",
 ]

@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from glocal_xml.calibration import ScoredLabels, best_threshold
 from glocal_xml.calibration.threshold import check_average
+from glocal_xml.data import LabelSpace
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.blend import BIAS, FREQUENCY
 from glocal_xml.modeling.encoder import evaluation_mode
@@ -71,6 +72,11 @@ class BlendPairs:
         weights = blend["weights"]
         total = self.logits @ np.array([weights.get(name, 0.0) for name in branch_names])
         return total + weights.get(FREQUENCY, 0.0) * log_frequencies[self.labels] + weights.get(BIAS, 0.0)
+
+
+def log_frequencies(label_space: LabelSpace) -> np.ndarray:
+    """Log of the share of training texts that each label of a model has, each counted with a text more."""
+    return np.log((np.asarray(label_space.counts) + 1) / (label_space.num_texts + 2)).astype(np.float32)
 
 
 @torch.no_grad()

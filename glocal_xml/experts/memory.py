@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix, vstack
+from transformers import PreTrainedTokenizerBase
 
+from glocal_xml.data import LabelSpace
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.experts import MemoryExpert, TextCounter
 
+from .fit_blend import log_frequencies
 from .token_rows import (
     document_frequencies,
     inverse_frequencies,
@@ -19,6 +22,7 @@ from .token_rows import (
     padded_ids,
     sparse_rows,
     table_tensors,
+    whole_text_ids,
 )
 
 NEIGHBORS, POWER = 50, 4.0
@@ -90,6 +94,35 @@ def add_to_memory(
     known = vstack([_label_matrix(memory), label_matrix(labels, memory.num_labels)]).tocsr()
     numbers = np.concatenate([memory.text_numbers.cpu().numpy(), np.asarray(numbers, dtype=np.int64)])
     _take(model, memory, texts, known, numbers)
+
+
+def remember(
+    model: XMTCPreTrainedModel,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    labels: Sequence[Sequence[str]],
+) -> LabelSpace:
+    """
+    Adds texts with the names of their labels to the memory of a model, numbered on from the last. In the blend, labels
+    that had no text before are as frequent as these texts make them; others stay as they were trained.
+
+    Returns:
+        The label space with these texts counted.
+    """
+    ids = [label_space.encode(names) for names in labels]
+    first = max([-1, *_memory(model).text_numbers.tolist()]) + 1
+    add_to_memory(model, whole_text_ids(texts, tokenizer), ids, range(first, first + len(texts)))
+    added = np.bincount(
+        np.array([label for row in ids for label in row], dtype=np.int64), minlength=model.config.num_labels
+    )
+    counts = np.asarray(label_space.counts) + added
+    result = LabelSpace(label_space.names, counts.tolist(), label_space.num_texts + len(texts))
+    if model.config.blend is not None:
+        is_new = torch.from_numpy((np.asarray(label_space.counts) == 0) & (added > 0)).to(model.device)
+        frequencies = torch.as_tensor(log_frequencies(result)).to(model.log_frequencies)
+        model.set_blend(model.config.blend, torch.where(is_new, frequencies, model.log_frequencies))
+    return result
 
 
 def remove_from_memory(model: XMTCPreTrainedModel, numbers: Sequence[int]) -> int:

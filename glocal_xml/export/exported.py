@@ -23,8 +23,8 @@ def exported(model: XMTCPreTrainedModel) -> ExportedProgram:
     ```
 
     Args:
-        model: A trained model of GlocalXML, ME-XML or LightAttention without a label tree. Those with a tree, and
-            APLC-XLNet, choose by the text which labels they compute, and cannot be exported.
+        model: A trained model of GlocalXML, ME-XML or LightAttention without a label tree and without experts. Those
+            with a tree, and APLC-XLNet, choose by the text what they compute, as experts do, and cannot be exported.
     """
     _check(model)
     most = position_limit(model.encoder)
@@ -51,6 +51,13 @@ class _Probabilities(nn.Module):
 
 
 def _check(model: XMTCPreTrainedModel) -> None:
+    if model.encoder is None:
+        raise ValueError("A model without an encoder counts tokens, and cannot be exported: use the pipeline.")
+    if model.text_experts():
+        raise ValueError(
+            f"The experts {', '.join(model.text_experts())} count the tokens of whole texts, and cannot be exported: "
+            "train with `--experts none`, or use the pipeline."
+        )
     if getattr(model, "label_tree", None) is not None:
         raise ValueError(
             "A model with a label tree chooses by the text which labels it scores, and cannot be exported: use "

@@ -13,7 +13,7 @@ from glocal_xml.modeling import XMTCPreTrainedModel
 def quantized(model: XMTCPreTrainedModel) -> XMTCPreTrainedModel:
     """
     A copy of a model for prediction: the linear layers of its encoders have int8 weights, a scale for each row, and
-    quantise what they are given on the fly. Heads and label tables stay as they are.
+    quantise what they are given on the fly. Heads, label tables and experts stay as they are.
 
     It is made in a second, lives in this process and is neither saved nor trained.
 
@@ -22,6 +22,8 @@ def quantized(model: XMTCPreTrainedModel) -> XMTCPreTrainedModel:
     """
     if model.device.type != "cpu":
         raise ValueError(f"int8 is for prediction on a CPU, and the model is on {model.device}: `model.to('cpu')`.")
+    if model.encoder is None:
+        raise ValueError("A model without an encoder has no linear layers to quantise: use the model as it is.")
     encoders = [model.encoder, *(getattr(model, "level_encoders", None) or ())]
     if not any(isinstance(module, nn.Linear) for encoder in encoders for module in encoder.modules()):
         raise ValueError(

@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -10,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace
-from glocal_xml.experts import lexical_with_labels, memory_with_labels
+from glocal_xml.experts import lexical_with_labels, log_frequencies, memory_with_labels
 from glocal_xml.modeling import AdaptiveLabelClusters, XMTCPreTrainedModel
 from glocal_xml.modeling.label_tree import CandidateTree
 
@@ -39,10 +38,11 @@ def edit_labels(
     A model with other labels: those that stay keep their scores and their order, new ones come behind them.
 
     In the heads a new label starts as a copy of the label with the most similar name, weights, bias and cluster alike:
-    until it is trained it is found wherever that one is. The experts know nothing of it yet; texts without any label
-    left leave the memory. In APLC-XLNet it is like the most similar of the last, rarest cluster. Labels that are
-    removed count among the similar ones, so that one can be split into several. Clusters of a label tree that have no
-    label any more are taken out.
+    until it is trained it is found wherever that one is. In APLC-XLNet it is like the most similar of the last, rarest
+    cluster. Labels that are removed count among the similar ones, so that one can be split into several. Clusters of a
+    label tree that have no label any more are taken out.
+
+    The experts know nothing of a new label yet. Texts without any label left leave the memory.
 
     Args:
         model: A trained model; it is left as it is.
@@ -100,7 +100,7 @@ def edit_labels(
     elif any(changes.label_space.counts):
         new.set_label_counts(changes.label_space.counts)
     _copy_weights(model, new, rows)
-    _give_experts(model, new, changes.kept, origins[len(changes.kept) :].tolist(), label_space.num_texts)
+    _give_experts(model, new, changes.kept, origins[len(changes.kept) :].tolist(), changes.label_space)
     return new, changes.label_space
 
 
@@ -134,7 +134,7 @@ def _copy_weights(old: XMTCPreTrainedModel, new: XMTCPreTrainedModel, rows: dict
 
 
 def _give_experts(
-    old: XMTCPreTrainedModel, new: XMTCPreTrainedModel, kept: list[int], nearest: list[int], num_texts: int
+    old: XMTCPreTrainedModel, new: XMTCPreTrainedModel, kept: list[int], nearest: list[int], label_space: LabelSpace
 ) -> None:
     """The experts and the blend of a model with the labels that are left and, behind them, new ones."""
     if old.lexical is not None:
@@ -143,6 +143,5 @@ def _give_experts(
         new.set_expert("memory", *memory_with_labels(old.memory, kept, len(nearest)))
     if old.config.blend is not None:
         frequencies = old.log_frequencies[kept]
-        # As in training, where each label counts as if it had a text more.
-        added = frequencies.new_full((len(nearest),), -math.log(num_texts + 2))
-        new.set_blend(copy.deepcopy(old.config.blend), torch.cat([frequencies, added]))
+        of_new = torch.as_tensor(log_frequencies(label_space)[len(kept) :]).to(frequencies)
+        new.set_blend(copy.deepcopy(old.config.blend), torch.cat([frequencies, of_new]))

@@ -111,6 +111,11 @@ class SplitMean(MeanProbability):
 def check(model: XMTCPreTrainedModel, num_shards: int) -> None:
     """Refuses to split a model that cannot be split, or into more parts than there are labels for."""
     num_labels, heads = model.config.num_labels, model.branch_heads().values()
+    if model.text_experts() or model.config.blend is not None:
+        raise ValueError(
+            f"A model with experts or a blend cannot have its labels split, got `tp_size={num_shards}`: "
+            "load the model without `distributed_config`, or train one with `--experts none --blend false`."
+        )
     if not all(isinstance(head.label_embeddings, LabelTable) and not hasattr(head, "tails") for head in heads):
         raise ValueError(
             f"The labels of {type(model).__name__} cannot be split over processes, got `tp_size={num_shards}`: "

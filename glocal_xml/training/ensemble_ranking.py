@@ -15,6 +15,7 @@ from glocal_xml.metrics import top_k_from_scores
 from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .arguments import ModelArguments, XMTCTrainingArguments
+from .experts_of_run import with_whole_texts
 from .model_of_run import build_model, check_length
 from .prepare import load_tokenizer
 from .report import FINAL
@@ -115,8 +116,11 @@ def _open(
     tokenizer = load_tokenizer(model_args, max_length, {})
     model = build_model(model_args, label_space, tokenizer).to(args.device)
     check_length(model, tokenizer.model_max_length)
+    tokens = tokenize(texts, tokenizer, tokenizer.model_max_length)
+    if model.text_experts():
+        tokens = with_whole_texts(tokens, texts, tokenizer)
     loader = DataLoader(
-        tokenize(texts, tokenizer, tokenizer.model_max_length),
+        tokens,
         batch_size=args.per_device_eval_batch_size,
         collate_fn=XMTCCollator(tokenizer),
     )

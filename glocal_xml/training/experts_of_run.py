@@ -26,6 +26,7 @@ from glocal_xml.experts import (
 )
 from glocal_xml.experts.choose import choose_lexical_settings
 from glocal_xml.experts.fit import EXPERTS, LEXICAL, MEMORY
+from glocal_xml.experts.fit_blend import log_frequencies
 from glocal_xml.experts.token_rows import whole_text_ids
 from glocal_xml.modeling import XMTCPreTrainedModel
 
@@ -148,11 +149,6 @@ class RunExperts:
         self.args.distributed_state.wait_for_everyone()
         if self.args.process_index == 0:
             os.unlink(path)
-
-
-def log_frequencies(label_space: LabelSpace) -> np.ndarray:
-    """Log of the share of training texts that each label of the model has."""
-    return np.log((np.asarray(label_space.counts) + 1) / (label_space.num_texts + 2)).astype(np.float32)
 
 
 def batches(

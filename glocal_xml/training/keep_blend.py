@@ -16,11 +16,11 @@ from transformers import PreTrainedTokenizerBase
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.calibration import ScoredLabels, judge_scores
 from glocal_xml.data import LabelSpace
-from glocal_xml.experts import MIN_TEXTS, blend_pairs, fit_blend, texts_in_memory
+from glocal_xml.experts import MIN_TEXTS, blend_pairs, fit_blend, log_frequencies, texts_in_memory
 from glocal_xml.experts.token_rows import whole_text_ids
 from glocal_xml.modeling import XMTCPreTrainedModel
 
-from .experts_of_run import batches, log_frequencies
+from .experts_of_run import batches
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,9 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel, pipeline
 from glocal_xml.calibration import ScoredLabels, write_figure
 from glocal_xml.cli import main as command
 from glocal_xml.data import LabelSpace
-from glocal_xml.experts import ExpertTexts, fit_experts, fixed_blend
+from glocal_xml.experts import ExpertTexts, fit_experts, fixed_blend, log_frequencies
 from glocal_xml.modeling import FAMILIES, TextExpertsConfig, TextExpertsForMultiLabel
 from glocal_xml.training import main
-from glocal_xml.training.experts_of_run import log_frequencies
 from glocal_xml.training.keep_blend import keep_blend
 
 LABELS = 8

@@ -10,9 +10,10 @@ import torch
 from transformers import AutoModel, AutoTokenizer, pipeline
 
 from glocal_xml.data import LabelSpace
+from glocal_xml.experts import log_frequencies
 from glocal_xml.modeling import TextExpertsForMultiLabel
 from glocal_xml.training import main
-from glocal_xml.training.experts_of_run import held_out_texts, log_frequencies, read_label_texts
+from glocal_xml.training.experts_of_run import held_out_texts, read_label_texts
 from glocal_xml.training.time_budget import TimeBudget
 
 TASK = "extreme-multi-label-classification"
