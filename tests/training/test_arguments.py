@@ -52,7 +52,6 @@ def test_flags_alone():
         (["--model_config", "{"], "JSON"),
         (["--module_learning_rates", '"fast"'], "module_learning_rates"),
         (["--model_type", "glocal"], "one of aplc_xlnet, glocal_xml"),
-        (["--model", "a", "--encoder", "b"], "not both"),
         (["--metrics_at", "0"], "metrics_at"),
         (["--save_strategy", "best"], "save_strategy"),
         (["--no_such_option", "1"], "no_such_option"),

@@ -207,6 +207,12 @@ def test_slips_are_named(flags, tmp_path, wrong, message):
         main([*flags, *wrong, "--output_dir", str(tmp_path)])
 
 
+def test_a_trained_model_is_not_given_an_encoder_to_evaluate(encoder_free, encoder_folder, text_file, tmp_path):
+    other = ["--test_file", text_file("test.jsonl", 8), "--output_dir", str(tmp_path / "run")]
+    with pytest.raises(ValueError, match="not both"):
+        main([*other, "--model", str(encoder_free[0]), "--encoder", encoder_folder])
+
+
 def test_no_encoder_and_no_expert_is_no_model(flags, tmp_path):
     with pytest.raises(ValueError, match="needs an encoder or experts"):
         main([*without(flags, "--encoder"), "--encoder", "none", "--experts", "none", "--output_dir", str(tmp_path)])

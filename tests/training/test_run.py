@@ -34,6 +34,8 @@ def flags(encoder_folder, text_file, tmp_path):
         *("--module_learning_rates", RATES, "--learning_rate", "1e-2", "--metrics_at", "1", "2"),
         *("--metric_for_best_model", "precision@2", "--per_device_train_batch_size", "8", "--use_cpu", "true"),
         *("--num_train_epochs", "10", "--logging_steps", "4", "--output_dir", str(tmp_path / "run")),
+        # The heads alone: experts have runs of their own.
+        *("--experts", "none", "--blend", "false"),
     ]
 
 
