@@ -1,5 +1,6 @@
 """Fitting the lexical expert: a linear support vector machine for each label, and for each node of a tree above."""
 
+import copy
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from .token_rows import (
     inverse_frequencies,
     label_matrix,
     matrix_of,
+    padded_ids,
     sparse_rows,
     table_tensors,
 )
@@ -125,6 +127,35 @@ def lexical_with_labels(
         state[f"parents_{last}"] = state[f"parents_{last}"][origins]
     new.load_state_dict(state)
     return new, sizes
+
+
+def with_first_texts(
+    expert: LexicalExpert, sizes: dict[str, Any], rows: Sequence[np.ndarray], labels: Sequence[Sequence[int]]
+) -> tuple[LexicalExpert, dict[str, Any]]:
+    """
+    Gives labels without weights those of the mean of their first texts, so that the margin is -1 for texts that have
+    nothing in common with them and 1 for one that is like it, as if they were trained; with a tree, below the cluster
+    that these texts lead to. Other labels stay as they are. Tokens that no text had before count as the rarest.
+    """
+    expert, last = copy.deepcopy(expert).float().cpu(), len(expert.tables) - 1
+    tokens = expert.counter.weights[: expert.counter.tokens]
+    met = torch.from_numpy(document_frequencies(rows, len(tokens)) > 0)
+    tokens[met & (tokens == 0)] = tokens.max()
+    weights, truth = matrix_of(expert.tables[last]), label_matrix(labels, expert.num_labels).tocsc()
+    new = np.flatnonzero((np.diff(weights.indptr) == 0) & (np.diff(truth.indptr) > 0))
+    means = normalize(truth[:, new].T.tocsr() @ sparse_rows(rows, expert.counter))
+    places = csr_matrix((np.full(len(new), _YES - _NO), (new, np.arange(len(new)))), (expert.num_labels, len(new)))
+    weights = (weights + places @ means).tocsr()
+    state = expert.state_dict()
+    state |= {f"tables.{last}.{name}": values for name, values in table_tensors(weights).items()}
+    state[f"biases_{last}"][new] = _NO
+    if last:
+        clusters = expert.logits(padded_ids(rows), last).sigmoid().numpy()  # (texts, clusters)
+        state[f"parents_{last}"][new] = torch.from_numpy((truth[:, new].T @ clusters).argmax(axis=1))
+    sizes = {**sizes, "entries": [*sizes["entries"][:-1], weights.nnz]}
+    result = LexicalExpert(expert.num_labels, **sizes)
+    result.load_state_dict(state)
+    return result, sizes
 
 
 def _counter(texts: Sequence[np.ndarray], tokens: int, most_pairs: int) -> TextCounter:

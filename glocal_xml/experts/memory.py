@@ -14,6 +14,7 @@ from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.experts import MemoryExpert, TextCounter
 
 from .fit_blend import log_frequencies
+from .lexical import with_first_texts
 from .token_rows import (
     document_frequencies,
     inverse_frequencies,
@@ -104,19 +105,25 @@ def remember(
     labels: Sequence[Sequence[str]],
 ) -> LabelSpace:
     """
-    Adds texts with the names of their labels to the memory of a model, numbered on from the last. In the blend, labels
-    that had no text before are as frequent as these texts make them; others stay as they were trained.
+    Adds texts with the names of their labels to the memory of a model, numbered on from the last. Labels that had no
+    text before get the mean of these texts in the lexical expert, whose word counts most in many a blend, and are as
+    frequent as these texts make them; others stay as they were trained.
 
     Returns:
         The label space with these texts counted.
     """
     ids = [label_space.encode(names) for names in labels]
     first = max([-1, *_memory(model).text_numbers.tolist()]) + 1
-    add_to_memory(model, whole_text_ids(texts, tokenizer), ids, range(first, first + len(texts)))
+    rows = whole_text_ids(texts, tokenizer)
+    add_to_memory(model, rows, ids, range(first, first + len(texts)))
     added = np.bincount(
         np.array([label for row in ids for label in row], dtype=np.int64), minlength=model.config.num_labels
     )
     counts = np.asarray(label_space.counts) + added
+    if model.lexical is not None:
+        dtype = model.lexical.counter.weights.dtype
+        expert, sizes = with_first_texts(model.lexical, model.config.lexical, rows, ids)
+        model.set_expert("lexical", expert.to(dtype), sizes)
     result = LabelSpace(label_space.names, counts.tolist(), label_space.num_texts + len(texts))
     if model.config.blend is not None:
         is_new = torch.from_numpy((np.asarray(label_space.counts) == 0) & (added > 0)).to(model.device)

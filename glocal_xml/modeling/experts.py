@@ -180,11 +180,11 @@ class LexicalExpert(nn.Module):
         """Scores of texts, given as the ids of all of their tokens, of shape (texts, tokens)."""
         return ExpertScores(self, token_ids)
 
-    def logits(self, token_ids: Tensor) -> Tensor:
-        """Logits of all labels, of shape (texts, labels)."""
+    def logits(self, token_ids: Tensor, levels: int | None = None) -> Tensor:
+        """Logits of all labels, of shape (texts, labels); or of all nodes of the last of so many levels."""
         row = self.counter(token_ids)
         logits = None
-        for level, table in enumerate(self.tables):
+        for level, table in enumerate(self.tables[:levels]):
             own = self.scale(level) * (table(*row) + getattr(self, f"biases_{level}"))
             logits = own if logits is None else product_logits(logits, own, getattr(self, f"parents_{level}"))
         return logits

@@ -79,6 +79,11 @@ def test_new_texts_with_new_labels_are_found_at_once(folder, tmp_path, capsys, c
     pipe = pipeline("extreme-multi-label-classification", model=str(output), branch_scores=True, top_k=9)
     scores = {row["label"]: row["branch_scores"]["memory"] for row in pipe("ocean paper queen")}
     assert max(scores, key=scores.get) == "is ocean" and scores["is ocean"] > 0.5
+    # The lexical expert knows its first texts too, so that a blend that trusts it alone finds the label.
+    lexical = {row["label"]: row["branch_scores"]["lexical"] for row in pipe("ocean paper queen")}
+    assert max(lexical, key=lexical.get) == "is ocean"
+    lexical = {row["label"]: row["branch_scores"]["lexical"] for row in pipe("dog fox")}
+    assert lexical["is ocean"] < 0.1
     # Old labels answer to old texts as before.
     old = pipeline("extreme-multi-label-classification", model=folder, top_k=3)("dog fox")
     assert [row["label"] for row in pipe("dog fox", top_k=3)] == [row["label"] for row in old]

@@ -182,3 +182,23 @@ def test_pairs_tell_what_single_tokens_do_not():
     limited, sizes = fit_lexical(rows, labels, 2, TOKENS, pairs=2, **OPTIONS)
     # The two most frequent ones.
     assert sorted(limited.counter.pair_keys.tolist()) == [7 * TOKENS + 9, 9 * TOKENS + 7]
+
+
+def test_first_texts_of_a_label_without_weights(levels):
+    """It is found by them at once, and other labels answer as before."""
+    options, number = levels
+    rows, labels = texts_that_tell_labels(240, 29)
+    expert, sizes = fit_lexical(rows, labels, 30, TOKENS, **options, **OPTIONS)
+    # Tokens that occur in texts, and one that does not.
+    first = [np.array([FIRST + 29, FIRST + 30, 2], dtype=np.int32), np.array([FIRST + 29, 2], dtype=np.int32)]
+    taught, new_sizes = lexical.with_first_texts(expert, sizes, first, [[29], [29, 3]])
+    before, after = expert.logits(padded_ids(rows)), taught.logits(padded_ids(rows))
+    torch.testing.assert_close(after[:, :29], before[:, :29])
+    asked = padded_ids(first[1:])
+    assert taught.logits(asked)[0, 29] > expert.logits(asked)[0, 29] + 2
+    if number > 1:
+        clusters = taught.logits(padded_ids(first), number - 1).sigmoid().sum(dim=0)
+        assert getattr(taught, f"parents_{number - 1}")[29] == clusters.argmax()
+    again = LexicalExpert(30, **new_sizes)
+    again.load_state_dict(taught.state_dict())
+    assert torch.equal(again.logits(asked), taught.logits(asked))
