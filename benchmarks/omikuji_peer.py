@@ -14,10 +14,12 @@ import os
 import platform
 import tempfile
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from datasets import Dataset
 
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import LabelSpace, read_rows
@@ -60,12 +62,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train_file", default=DATA / "train.jsonl.gz", help="training texts; default: debtags")
     parser.add_argument("--test_file", default=DATA / "test.jsonl.gz", help="test texts; default: debtags")
+    parser.add_argument("--max_train_texts", type=int, help="the same random part as a run with this flag takes")
+    parser.add_argument("--seed", type=int, default=42, help="decides that part (default: 42)")
     parser.add_argument("--results", nargs="*", default=[], help="results.json of runs on the same data")
     parser.add_argument("--json", help="file to write the table to")
     options = parser.parse_args()
 
     train, test = (list(read_rows(file)) for file in (options.train_file, options.test_file))
     space = LabelSpace.from_label_lists(row["labels"] for row in train)
+    if options.max_train_texts is not None:
+        part = Dataset.from_dict({"row": range(len(train))}).shuffle(seed=options.seed)["row"]
+        train = [train[row] for row in part[: options.max_train_texts]]
+        counts = LabelSpace.from_label_lists((row["labels"] for row in train), names=space.names)
+        space = replace(space, counts=counts.counts, num_texts=len(train))
     space.add_unseen(row["labels"] for row in test)
     true_labels = pad_label_lists([space.encode(row["labels"]) for row in test])
     best, train_seconds, predict_ms = omikuji_top_k(
