@@ -35,7 +35,10 @@ def test_tokenizer_and_encoder_load_and_train(script, text_file, tmp_path):
     assert encoder.config.pad_token_id == tokenizer.pad_token_id
     flags = ["--model_type", "aplc_xlnet", "--encoder", folder, "--train_file", file, "--use_cpu", "true"]
     results = train([*flags, "--test_file", file, "--num_train_epochs", "1", "--output_dir", str(tmp_path / "run")])
-    assert set(results["test"]) == {"clusters", "label frequency"} and results["training"]["train_loss"] < 1.0
+    assert (
+        set(results["test"]) == {"blend", "clusters", "lexical", "memory", "label frequency"}
+        and results["training"]["train_loss"] < 1.0
+    )
     # The same seed gives the same weights.
     script.main([file, str(tmp_path / "again"), *sizes])
     again = AutoModel.from_pretrained(tmp_path / "again")

@@ -38,6 +38,8 @@ TEXT_IDS = "text_ids"
 # Of the training texts, where nothing is said: enough to fit a handful of weights, and to judge the result.
 _HELD_OUT, _LEAST_HELD_OUT, _MOST_HELD_OUT = 0.1, 50, 1000
 _BATCH = 64
+# Most texts that probabilities are judged on.
+_JUDGED = 2000
 # Texts that are looked up to tell whether a model knows the training texts.
 _LOOKED_UP = 200
 
@@ -195,7 +197,9 @@ def blend_of_run(
 def judge_blend(
     model: XMTCPreTrainedModel, texts: Dataset, label_space: LabelSpace, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, Any]:
-    """How good the probabilities of a model with a blend are on texts, and what its threshold reaches."""
+    """How good the probabilities of a blend are on texts, or a random part, and what its threshold reaches."""
+    if len(texts) > _JUDGED:
+        texts = texts.shuffle(seed=0).select(range(_JUDGED))
     pairs = blend_pairs(model, batches(texts, tokenizer, bool(model.text_experts())))
     num_labels = label_space.num_labels + len(label_space.unseen)
     return judge_scores(pairs.scored(pairs.final_logits, num_labels), model.config.blend)

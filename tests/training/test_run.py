@@ -267,6 +267,7 @@ def test_an_interrupted_run_says_how_to_resume(flags, tmp_path):
 def test_own_loop(flags, tmp_path):
     """`accelerate launch` of the readable loop: trains, evaluates, refuses, and resumes to the weights of one go."""
     loop = [*flags, "--validation_size", "16", "--num_train_epochs", "4", "--metric_for_best_model", "precision@1"]
+    loop += ["--experts", "lexical", "memory", "--blend", "true"]
     launcher = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1"]
     launcher += ["--mixed_precision", "no", "--dynamo_backend", "no"]
     whole = run_script("run_xmtc_no_trainer.py", loop, launcher)

@@ -64,6 +64,8 @@ def test_windows_of_short_texts_change_nothing(flags, tmp_path, score):
 def test_windows_find_what_stands_late(flags, tmp_path):
     files = ["--train_file", write_texts(tmp_path / "train.jsonl", 96, 24, seed=0)]
     files += ["--test_file", write_texts(tmp_path / "test.jsonl", 24, 24, seed=1)]
+    # Experts would find it without windows.
+    files += ["--experts", "none", "--blend", "false"]
     cut = main([*flags, *files, "--output_dir", str(tmp_path / "cut")])
     folder = tmp_path / "windows"
     whole = main([*flags, *files, "--windows", "max", "--window_overlap", "2", "--output_dir", str(folder)])

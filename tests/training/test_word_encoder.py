@@ -27,7 +27,7 @@ def flags(text_file, tmp_path):
         *("--model_config", '{"mlp_sizes": [32, 16], "label_bias": true, "top_k": 4}', "--learning_rate", "1e-2"),
         *("--train_file", text_file("train.jsonl", 96), "--test_file", text_file("test.jsonl", 16, first=96)),
         *("--metrics_at", "1", "2", "--num_train_epochs", "16", "--per_device_train_batch_size", "8"),
-        *("--output_dir", str(tmp_path / "run")),
+        *("--output_dir", str(tmp_path / "run"), "--experts", "none", "--blend", "false"),
     ]
 
 
