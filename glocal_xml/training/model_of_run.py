@@ -21,8 +21,9 @@ from .arguments import ModelArguments, XMTCTrainingArguments
 from .prepare import NO_ENCODER, encoder_path
 from .word_encoder import WORD_ENCODER, make_word_encoder
 
-# Of a pretrained encoder and of tables of labels (benchmarks/branches.py).
-_RATES = {"encoder": 2e-4, ".*label_(embeddings|outputs)": 5e-3}
+# Rates of a pretrained encoder and of tables of labels (benchmarks/branches.py).
+_ENCODER_RATE, _TABLE_RATE = 2e-4, 5e-3
+_LABEL_TABLES = ".*label_(embeddings|outputs)"
 
 
 def build_model(
@@ -109,15 +110,12 @@ def default_rates(args: XMTCTrainingArguments, model: XMTCPreTrainedModel) -> No
     is_pretrained = model.encoder.config.model_type != WORD_ENCODER
     if args.module_learning_rates or not is_pretrained or args.learning_rate != type(args).learning_rate:
         return
-    names = [name for name, _ in model.named_parameters()]
-    args.module_learning_rates = {
-        pattern: rate
-        for pattern, rate in _RATES.items()
-        if any(
-            re.match(pattern, name) and not (rate != _RATES["encoder"] and name.startswith("encoder"))
-            for name in names
-        )
-    }
+    # Not every family has tables of these names.
+    heads = [name for name, _ in model.named_parameters() if not name.startswith("encoder")]
+    rates = {"encoder": _ENCODER_RATE, _LABEL_TABLES: _TABLE_RATE}
+    if not any(re.match(_LABEL_TABLES, name) for name in heads):
+        del rates[_LABEL_TABLES]
+    args.module_learning_rates = rates
 
 
 def late_loss(config: XMTCConfig, args: XMTCTrainingArguments) -> str | None:
