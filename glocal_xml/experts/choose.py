@@ -17,10 +17,17 @@ logger = logging.getLogger(__name__)
 
 # With more labels a fit takes minutes, pairs of tokens several times that: the defaults are kept.
 MOST_LABELS = 5000
+_MOST_TOKENS = 5 * 10**6
 # Settings are compared on parts of this size.
 _TEXTS, _HELD_OUT = 4000, 1000
 _TRIED = {"pairs": (MOST_PAIRS, 0), "c": (1.0, 0.5)}
 _BATCH = 128
+
+
+def default_lexical_settings(train: ExpertTexts, num_labels: int) -> dict[str, Any]:
+    """Settings without a trial: pairs of tokens where they take seconds, that is with few labels and short texts."""
+    has_time = num_labels <= MOST_LABELS and sum(map(len, train.rows)) <= _MOST_TOKENS
+    return {"pairs": MOST_PAIRS if has_time else 0}
 
 
 def choose_lexical_settings(train: ExpertTexts, held_out: ExpertTexts, num_labels: int, tokens: int) -> dict[str, Any]:
@@ -37,7 +44,7 @@ def choose_lexical_settings(train: ExpertTexts, held_out: ExpertTexts, num_label
         Options of `fit_lexical`.
     """
     if num_labels > MOST_LABELS:
-        return {"pairs": 0, "c": 1.0}
+        return default_lexical_settings(train, num_labels)
     order = np.random.default_rng(0).permutation(len(train.rows))[:_TEXTS]
     rows, labels = [train.rows[i] for i in order], [train.labels[i] for i in order]
     settings = {name: values[0] for name, values in _TRIED.items()}

@@ -24,7 +24,7 @@ from glocal_xml.experts import (
     fixed_blend,
     texts_in_memory,
 )
-from glocal_xml.experts.choose import choose_lexical_settings
+from glocal_xml.experts.choose import choose_lexical_settings, default_lexical_settings
 from glocal_xml.experts.fit import EXPERTS, LEXICAL, MEMORY
 from glocal_xml.experts.fit_blend import log_frequencies
 from glocal_xml.experts.token_rows import whole_text_ids
@@ -42,6 +42,8 @@ _BATCH = 64
 _JUDGED = 2000
 # Texts that are looked up to tell whether a model knows the training texts.
 _LOOKED_UP = 200
+# From so many minutes on there is time to choose settings of the lexical expert.
+_LONG_BUDGET = 15
 
 
 def held_out_texts(num_texts: int) -> int | None:
@@ -88,10 +90,12 @@ class RunExperts:
         self._train = ExpertTexts.from_texts(train["text"], train["labels"], self.tokenizer, names, self.descriptions)
         if self._train.name_rows:
             logger.info("label names: %d of them are training texts of the experts", len(self._train.name_rows))
-        if LEXICAL in self.names and "validation" in self.texts and self.args.minutes is None:
-            self.settings = choose_lexical_settings(
-                self._train, self._held_out(), self.label_space.num_labels, len(self.tokenizer)
-            )
+        num_labels = self.label_space.num_labels
+        self.settings = default_lexical_settings(self._train, num_labels)
+        # The trial takes up to a minute.
+        has_time = self.args.minutes is None or self.args.minutes >= _LONG_BUDGET
+        if LEXICAL in self.names and "validation" in self.texts and has_time:
+            self.settings = choose_lexical_settings(self._train, self._held_out(), num_labels, len(self.tokenizer))
         self._fit(model, self._train)
         self.seconds = time.time() - started
         logger.info("experts: %s fitted on %d texts in %.0f s", ", ".join(self.names), len(train), self.seconds)

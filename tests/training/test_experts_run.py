@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer, pipeline
 
 from glocal_xml.data import LabelSpace
-from glocal_xml.experts import log_frequencies
+from glocal_xml.experts import ExpertTexts, log_frequencies
+from glocal_xml.experts.choose import default_lexical_settings
 from glocal_xml.modeling import TextExpertsForMultiLabel
 from glocal_xml.training import main
 from glocal_xml.training.experts_of_run import held_out_texts, read_label_texts
@@ -220,3 +221,12 @@ def test_no_encoder_and_no_expert_is_no_model(flags, tmp_path):
 
 def test_tokenizers_of_experts_read_any_length(encoder_free):
     assert AutoTokenizer.from_pretrained(encoder_free[0]).model_max_length > 10**9
+
+
+@pytest.mark.parametrize(
+    ("labels", "texts", "has_pairs"), [(87, 1000, True), (5000, 1000, True), (5001, 1000, False), (87, 60_000, False)]
+)
+def test_pairs_of_tokens_only_where_they_take_seconds(labels, texts, has_pairs):
+    rows = [np.zeros(100, dtype=np.int32)] * texts
+    settings = default_lexical_settings(ExpertTexts(rows, [[0]] * texts), labels)
+    assert (settings["pairs"] > 0) is has_pairs
