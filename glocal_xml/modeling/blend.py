@@ -40,9 +40,12 @@ class Blend(MeanProbability):
     def combined(self, logits: list[Tensor], labels: slice | Tensor) -> Tensor:
         if self.weights is None:
             return mean_probability_logits(logits)
-        used = {name: self.weights.get(name, 0.0) for name in self.branches}
-        total = sum(weight * values for weight, values in zip(used.values(), logits, strict=True) if weight)
-        return total + self.addends(labels)
+        total = torch.zeros_like(logits[0])
+        for name, values in zip(self.branches, logits, strict=True):
+            # A branch without weight counts nothing, whatever its scores are.
+            if weight := self.weights.get(name, 0.0):
+                total.add_(values, alpha=weight)
+        return total.add_(self.addends(labels))
 
     def addends(self, labels: slice | Tensor) -> Tensor:
         """What is added to the logits of labels whatever the text is, of the shape of the labels."""

@@ -311,4 +311,8 @@ class MemoryExpert(nn.Module):
         places = torch.arange(total, device=ends.device) + (self.label_starts[rows].flatten() - ends + lengths)[which]
         cells = which // rows.shape[1] * self.num_labels + self.label_ids[places].long()
         votes = weights.new_zeros(len(rows) * self.num_labels).index_add_(0, cells, weights.flatten()[which])
-        return ((votes + _LEAST_VOTE) / (1 + 2 * _LEAST_VOTE)).logit().view(len(rows), -1)
+        # Most labels have no vote: their log-odds are the same, and are not computed one by one.
+        none = torch.tensor(_LEAST_VOTE / (1 + 2 * _LEAST_VOTE)).logit().item()
+        logits = torch.full_like(votes, none)
+        logits[cells] = ((votes[cells] + _LEAST_VOTE) / (1 + 2 * _LEAST_VOTE)).logit()
+        return logits.view(len(rows), -1)
