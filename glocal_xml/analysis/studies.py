@@ -170,7 +170,7 @@ STUDIES = [
 
 
 def find_study(name: str, model_type: str) -> Study:
-    """The study of that name for a family; a name or a family that has none is an error that tells what there is."""
+    """The study of that name for a family; an unknown name or family is an error that lists the known ones."""
     families = {study.model_type: study for study in STUDIES if study.name == name}
     if not families:
         names = ", ".join(dict.fromkeys(study.name for study in STUDIES))

@@ -17,7 +17,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="127.0.0.1 (default) for this machine alone, 0.0.0.0 for everybody who can reach it",
+        help="127.0.0.1 (default) serves this machine only, 0.0.0.0 the whole network",
     )
     parser.add_argument("--port", type=int, help="by default 7860 or the next one that is free")
     parser.add_argument(

@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "file",
         nargs="?",
-        help="JSON lines, CSV, TSV or a text a line, gzipped or not; - or none: standard input",
+        help="JSON lines, CSV, TSV, or plain text with one text per line, gzipped or not; default: standard input",
     )
     parser.add_argument("--text", help="one text, instead of a file")
     parser.add_argument("--output", default="-", help="file to write, whole or not at all; standard output by default")

@@ -52,7 +52,7 @@ def read_text_rows(
 
     Args:
         path: The file, or `-` for standard input.
-        file_format: One of `TEXT_FORMATS`, where "lines" is a text a line. By default what the name says; else "jsonl"
+        file_format: One of `TEXT_FORMATS`, where "lines" is one text per line. By default by its name; else "jsonl"
             where the first line begins with a brace, and "lines" where it does not.
         text_column: The field or column that holds the text.
     """

@@ -21,7 +21,7 @@ def train_word_tokenizer(
     stays empty.
 
     Args:
-        texts: The training texts; gone over once.
+        texts: The training texts; read once.
         max_words: Most words of the vocabulary, those in the most texts first, equal ones in their order; the default
             is AttentionXML's. `[PAD]` with the id 0 and `[UNK]` with 1 come on top.
         min_texts: In how many texts a word must be; one that is in a single text could only be learned by heart.

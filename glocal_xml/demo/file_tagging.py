@@ -47,7 +47,7 @@ def tag_file(
     try:
         num_texts = sum(1 for _ in read_text_rows(path, text_column=text_column))
     except (ValueError, OSError) as error:
-        # Where the server keeps it is nobody's business.
+        # The path on the server must not be shown.
         raise ValueError(str(error).replace(path, name)) from error
     first = []
 

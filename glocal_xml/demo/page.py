@@ -94,7 +94,7 @@ def file_tab(actions: Actions, options: Options) -> None:
     with gr.Row():
         with gr.Column(min_width=300):
             kinds = [".jsonl", ".csv", ".tsv", ".txt", ".gz"]
-            file = gr.File(label="JSONL, CSV, TSV, or TXT with a text a line", file_types=kinds, elem_id="file")
+            file = gr.File(label="JSONL, CSV, TSV, or TXT with one text per line", file_types=kinds, elem_id="file")
             column = gr.Textbox("text", label="Column of the text")
             tag = gr.Button("Tag the file", variant="primary", elem_id="tag_file")
         with gr.Column(min_width=300):

@@ -23,7 +23,7 @@ class Tagger:
     """
 
     def __init__(self, model: str):
-        # Where a folder lies is nobody's business.
+        # The path on the server must not be shown.
         self.name = Path(model).resolve().name if Path(model).is_dir() else model
         self._pipe = open_pipeline(model)
         self.config = self._pipe.model.config

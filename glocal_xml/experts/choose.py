@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from glocal_xml.metrics import xmtc_metrics
+from glocal_xml.metrics import pad_label_lists, xmtc_metrics
 
 from .fit import ExpertTexts
 from .lexical import MOST_PAIRS, fit_lexical
@@ -73,9 +73,5 @@ def _precision(expert: torch.nn.Module, texts: ExpertTexts, num_labels: int) -> 
     ks = [k for k in (1, 3, 5) if k <= num_labels]
     starts = [*range(0, len(rows), _BATCH), len(rows)]
     best = [expert(padded_ids(rows[a:b])).top_k(ks[-1]).ids.numpy() for a, b in pairwise(starts)]
-    width = max(1, *(len(ids) for ids in labels))
-    truth = np.full((len(labels), width), -100)
-    for row, ids in zip(truth, labels, strict=True):
-        row[: len(ids)] = ids
-    metrics = xmtc_metrics(np.concatenate(best), truth, ks=ks, num_labels=num_labels)
+    metrics = xmtc_metrics(np.concatenate(best), pad_label_lists(labels), ks=ks, num_labels=num_labels)
     return float(np.mean([metrics[f"precision@{k}"] for k in ks]))

@@ -35,7 +35,7 @@ _ONE_LEVEL = 512
 _BRANCHING = 64
 # Weights nearer to zero change no ranking that counts, and are most of them.
 _LEAST_WEIGHT = 0.05
-# liblinear stops early: a smaller tolerance costs time and gains nothing (docs/results.md).
+# liblinear stops early: tolerances of 0.1 and 0.5 gave equal precision on held-out texts of debtags.
 _TOLERANCE, _MOST_ROUNDS = 0.1, 200
 _FEW_PRODUCTS = 10**7
 # Margins without anything to tell apart.

@@ -79,7 +79,10 @@ def fit_memory(
 
 
 def add_to_memory(
-    model: XMTCPreTrainedModel, rows: Sequence[np.ndarray], labels: Sequence[Sequence[int]], numbers: Sequence[int]
+    model: XMTCPreTrainedModel,
+    rows: Sequence[np.ndarray],
+    labels: Sequence[Sequence[int]],
+    numbers: Sequence[int] | None = None,
 ) -> None:
     """
     Adds texts to the memory of a model: their labels are found from now on.
@@ -88,9 +91,12 @@ def add_to_memory(
         model: A model with a memory.
         rows: Ids of all tokens of each text (`whole_text_ids`).
         labels: Label ids of each text.
-        numbers: What explanations call each text: its number where it comes from.
+        numbers: The number of each text in explanations; by default they continue after the highest one.
     """
     memory = _memory(model)
+    if numbers is None:
+        first = max([-1, *memory.text_numbers.tolist()]) + 1
+        numbers = range(first, first + len(rows))
     texts = vstack([matrix_of(memory.texts), sparse_rows(rows, copy.deepcopy(memory.counter).cpu())]).tocsr()
     known = vstack([_label_matrix(memory), label_matrix(labels, memory.num_labels)]).tocsr()
     numbers = np.concatenate([memory.text_numbers.cpu().numpy(), np.asarray(numbers, dtype=np.int64)])
@@ -113,9 +119,8 @@ def remember(
         The label space with these texts counted.
     """
     ids = [label_space.encode(names) for names in labels]
-    first = max([-1, *_memory(model).text_numbers.tolist()]) + 1
     rows = whole_text_ids(texts, tokenizer)
-    add_to_memory(model, rows, ids, range(first, first + len(texts)))
+    add_to_memory(model, rows, ids)
     added = np.bincount(
         np.array([label for row in ids for label in row], dtype=np.int64), minlength=model.config.num_labels
     )
@@ -144,6 +149,8 @@ def remove_from_memory(model: XMTCPreTrainedModel, numbers: Sequence[int]) -> in
 def texts_in_memory(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> np.ndarray:
     """Which texts, given as the ids of all of their tokens, the memory of a model holds already, (texts,)."""
     memory = _memory(model)
+    if not memory.texts.num_rows or not len(rows):
+        return np.zeros(len(rows), dtype=bool)
     parts = [rows[start : start + _LOOKED_UP] for start in range(0, len(rows), _LOOKED_UP)]
     nearest = [memory.similar(padded_ids(part).to(model.device), 1)[0][:, 0].cpu() for part in parts]
     return torch.cat(nearest).numpy() > _SAME_TEXT

@@ -19,7 +19,7 @@ def short(name: str, longest: int) -> str:
 
 
 def two_digits(probability: float) -> str:
-    """A probability; small ones are told from none."""
+    """A probability with two digits; small ones are not shown as zero."""
     return "<0.01" if 0.0 < probability < 0.005 else f"{probability:.2f}"
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .encoder import each_once
 from .experts import LexicalExpert, MemoryExpert
 from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, mean_probability_logits
 
@@ -62,10 +63,8 @@ class Blend(MeanProbability):
         ids = torch.cat(found, dim=1).sort(dim=1).values
         logits = [scores.chosen(ids) for scores in self.branches.values()]
         rows = torch.cat(self.with_branches(logits, ids))
-        repeated = torch.zeros_like(ids, dtype=torch.bool)
-        repeated[:, 1:] = ids[:, 1:] == ids[:, :-1]
         times = len(rows) // len(ids)
-        rows = rows.masked_fill(repeated.repeat(times, 1), -torch.inf)
+        rows = rows.masked_fill((each_once(ids) < 0).repeat(times, 1), -torch.inf)
         return TopLabels(k).update(rows, ids.repeat(times, 1)).ranking(self.num_texts)
 
     def top_k_and_all(self, k: int) -> tuple[Ranking, Tensor]:

@@ -145,7 +145,7 @@ def chunk_size(num_labels: int, bytes_per_label: int, chunk_bytes: int | None, d
 
 class Blocks(NamedTuple):
     """
-    How labels and texts are gone over: so many labels at a time, and runs of texts, each with how many tokens to read
+    The order of the computation: so many labels at a time, and runs of texts, each with how many tokens to read
     of them and with the mask of the padding among these, if any.
     """
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
+from glocal_xml.experts.fit import EXPERTS
 from glocal_xml.modeling import FAMILIES
 from glocal_xml.modeling.configuration_base import F_KINDS
 
@@ -60,7 +61,7 @@ class ModelArguments:
         },
     )
     experts: list[str] = field(
-        default_factory=lambda: ["lexical", "memory"],
+        default_factory=lambda: list(EXPERTS),
         metadata={
             "help": "Experts beside the heads of the family, fitted on the training texts in seconds to minutes: "
             "`lexical` (a linear model over tokens), `memory` (similar training texts), or `none`."
@@ -84,9 +85,9 @@ class ModelArguments:
         if self.model_type not in MODEL_TYPES:
             raise ValueError(f"`model_type` must be one of {', '.join(MODEL_TYPES)}, got {self.model_type!r}.")
         self.experts = [name for name in self.experts if name != "none"]
-        unknown = [name for name in self.experts if name not in ("lexical", "memory")]
+        unknown = [name for name in self.experts if name not in EXPERTS]
         if unknown:
-            raise ValueError(f"`experts` must be among lexical, memory and none, got {', '.join(unknown)}.")
+            raise ValueError(f"`experts` must be among {', '.join(EXPERTS)} and none, got {', '.join(unknown)}.")
         if self.model is not None and self.label_tree is not None:
             raise ValueError("`label_tree` is for new models; a trained model keeps the tree it has.")
 

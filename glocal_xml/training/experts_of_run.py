@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from glocal_xml.experts import (
     texts_in_memory,
 )
 from glocal_xml.experts.choose import choose_lexical_settings, default_lexical_settings
-from glocal_xml.experts.fit import EXPERTS, LEXICAL, MEMORY
+from glocal_xml.experts.fit import LEXICAL
 from glocal_xml.experts.fit_blend import log_frequencies
 from glocal_xml.experts.token_rows import whole_text_ids
 from glocal_xml.modeling import XMTCPreTrainedModel
@@ -95,7 +96,7 @@ class RunExperts:
         # The trial takes up to a minute.
         has_time = self.args.minutes is None or self.args.minutes >= _LONG_BUDGET
         if LEXICAL in self.names and "validation" in self.texts and has_time:
-            self.settings = choose_lexical_settings(self._train, self._held_out(), num_labels, len(self.tokenizer))
+            self.settings = choose_lexical_settings(self._train, self._held_out, num_labels, len(self.tokenizer))
         self._fit(model, self._train)
         self.seconds = time.time() - started
         logger.info("experts: %s fitted on %d texts in %.0f s", ", ".join(self.names), len(train), self.seconds)
@@ -107,6 +108,11 @@ class RunExperts:
         are fitted anew.
         """
         if model.memory is None:
+            if model.lexical is not None and "validation" in self.texts:
+                logger.warning(
+                    "Without a memory the model cannot tell whether its lexical expert was fitted on the held-out "
+                    "texts: if it was, the blend trusts it too much. Use texts that the model has not seen."
+                )
             return
         known = self._known(model, self.texts["train"]["text"][:_LOOKED_UP])
         if known.mean() > 0.5:
@@ -115,10 +121,11 @@ class RunExperts:
             return
         if "validation" in self.texts:
             new = np.flatnonzero(~self._known(model, self.texts["validation"]["text"]))
-            self.texts["validation"] = self.texts["validation"].select(new)
+            part = self.texts.pop("validation").select(new)
+            if len(new):
+                self.texts["validation"] = part
         rows = whole_text_ids(self.texts["train"]["text"], self.tokenizer)
-        first = int(model.memory.text_numbers.max()) + 1
-        add_to_memory(model, rows, self.texts["train"]["labels"], range(first, first + len(rows)))
+        add_to_memory(model, rows, self.texts["train"]["labels"])
         logger.info("memory: %d texts added", len(rows))
 
     def _known(self, model: XMTCPreTrainedModel, texts: list[str]) -> np.ndarray:
@@ -129,9 +136,10 @@ class RunExperts:
         """Fits the experts once more, on training and validation texts."""
         if self._train is None or "validation" not in self.texts:
             return
-        self._fit(model, self._train.with_texts(self._held_out()))
+        self._fit(model, self._train.with_texts(self._held_out))
         logger.info("experts: fitted again with the %d held-out texts", len(self.texts["validation"]))
 
+    @cached_property
     def _held_out(self) -> ExpertTexts:
         part = self.texts["validation"]
         known = [[label for label in ids if label < self.label_space.num_labels] for ids in part["labels"]]
@@ -221,6 +229,3 @@ def read_label_texts(path: str | None) -> dict[str, list[str]] | None:
         # Further columns, such as broader labels, are no names.
         names[label] = [name.strip() for cell in cells[:2] for name in cell.split(";") if name.strip()]
     return names
-
-
-__all__ = ["EXPERTS", "MEMORY", "RunExperts", "blend_of_run", "held_out_texts", "judge_blend", "with_whole_texts"]

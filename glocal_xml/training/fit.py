@@ -17,7 +17,7 @@ from .prepare import NO_ENCODER
 from .run import quieten, run
 
 _ARGUMENTS = (ModelArguments, DataArguments, XMTCTrainingArguments)
-# Small sets are gone over more often: about as many texts as this are read in all.
+# Small sets are trained for more epochs: about this many texts are read in all.
 _TEXTS_READ = 8000
 _MOST_EPOCHS, _LEAST_EPOCHS = 20, 2
 
@@ -51,7 +51,7 @@ def fit(
             alone, which takes seconds to minutes and reads texts of any length.
         model_type: The family of the model.
         minutes: How long to train: experts on all texts, then heads and encoder on as many as the time allows. By
-            default small sets are gone over more often than large ones.
+            default small sets are trained for more epochs than large ones.
         validation_size: Share (below 1) or number of texts that are held out, to weigh heads and experts and to tell
             how good the model is: what is found goes to the log and to `results.json`. By default a tenth, at most
             1,000, and none of fewer than 500 texts; 0 for none.
@@ -63,7 +63,7 @@ def fit(
     known = {field.name for kind in _ARGUMENTS for field in fields(kind) if field.init}
     unknown = sorted(set(options) - known)
     if unknown:
-        raise ValueError(f"Unknown options {', '.join(unknown)}; `glocal-xml train --help` lists what there is.")
+        raise ValueError(f"Unknown options {', '.join(unknown)}; `glocal-xml train --help` lists all options.")
     files = sorted({"train_file", "dataset_name", "streaming"} & set(options))
     if files:
         raise ValueError(f"The texts are given, so leave out {', '.join(files)}; `glocal-xml train` reads files.")

@@ -79,7 +79,7 @@ def published_files(folder: str | os.PathLike) -> Files:
 
 
 def memory_notice(files: Files) -> str | None:
-    """What is told to whoever publishes a model with a memory of training texts; nothing for others."""
+    """The notice for publishing a model with a memory of training texts; empty for other models."""
     memory = json.loads(files[_CONFIG]).get("memory")
     if memory is None:
         return None

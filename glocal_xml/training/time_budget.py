@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 # Longest texts that are tried, in tokens: the longest with which all texts are read once.
 _LENGTHS = (256, 192, 128, 96, 64, 48)
-# More epochs gain little (docs/results.md).
+# A small set would otherwise be trained for hundreds of epochs.
 _MOST_EPOCHS = 8
 _MEASURED_STEPS = 3
 # Held-out texts are predicted twice, to fit the blend and to judge it: about this part of a training step.

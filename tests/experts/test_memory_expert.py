@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_experts import dense_table, plain_votes
 
-from glocal_xml.experts import add_to_memory, fit_memory, remove_from_memory
+from glocal_xml.experts import add_to_memory, fit_memory, remove_from_memory, texts_in_memory
 from glocal_xml.experts.token_rows import padded_ids
 from glocal_xml.modeling import TextExpertsConfig, TextExpertsForMultiLabel
 from glocal_xml.modeling.experts import MemoryExpert
@@ -155,3 +155,15 @@ def test_a_model_without_a_memory_says_so():
         add_to_memory(model, [], [], [])
     with pytest.raises(ValueError, match="no expert yet"):
         model(torch.tensor([[1]]))
+
+
+def test_an_empty_memory_knows_no_text():
+    model = TextExpertsForMultiLabel(TextExpertsConfig(num_labels=2))
+    rows = [np.array([5, 6]), np.array([7])]
+    model.set_expert("memory", *fit_memory(rows, [[0], [1]], 2, 10))
+    assert texts_in_memory(model, rows).tolist() == [True, True]
+    remove_from_memory(model, [0, 1])
+    assert texts_in_memory(model, rows).tolist() == [False, False]
+    # Numbers start again.
+    add_to_memory(model, rows, [[0], [1]])
+    assert model.memory.text_numbers.tolist() == [0, 1]

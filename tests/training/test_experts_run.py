@@ -138,7 +138,7 @@ def test_training_further_adds_to_the_memory_and_weighs_new_texts(run, flags, tm
     rest = ["--metrics_at", "1", "--use_cpu", "true", "--num_train_epochs", "1"]
     main([*more, *rest, "--model", str(run[0]), "--output_dir", str(tmp_path / "further")])
     after = AutoModel.from_pretrained(tmp_path / "further")
-    assert len(after.memory.text_numbers) >= len(before.memory.text_numbers)
+    assert len(after.memory.text_numbers) == len(before.memory.text_numbers) + 60
     torch.testing.assert_close(after.lexical.state_dict(), before.lexical.state_dict())
 
 
@@ -230,3 +230,33 @@ def test_pairs_of_tokens_only_where_they_take_seconds(labels, texts, has_pairs):
     rows = [np.zeros(100, dtype=np.int32)] * texts
     settings = default_lexical_settings(ExpertTexts(rows, [[0]] * texts), labels)
     assert (settings["pairs"] > 0) is has_pairs
+
+
+def test_training_further_warns_where_held_out_texts_may_be_known(flags, tmp_path, caplog):
+    first, later = str(tmp_path / "first"), str(tmp_path / "later")
+    main([*flags, "--experts", "lexical", "--output_dir", first])
+    rest = without(without(flags, "--encoder"), "--model_config")
+    with caplog.at_level(logging.WARNING):
+        main([*rest, "--model", first, "--output_dir", later])
+    assert "the blend trusts it too much" in caplog.text
+
+
+def write_numbered(path, numbers):
+    """Texts of rare tokens, so that each is similar to itself alone."""
+    words = ["red", "green", "blue", "grey"]
+    rows = [{"text": f"{words[i % 4]} {i * 7919} {i * 104729}", "labels": [words[i % 4]]} for i in numbers]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_known_texts_are_not_used_to_weigh_the_memory(tmp_path, caplog):
+    old, new = (write_numbered(tmp_path / f"{start}.jsonl", range(start, start + 100)) for start in (100, 1000))
+    options = ["--metrics_at", "1", "--use_cpu", "true"]
+    first = ["--encoder", "none", "--train_file", old, "--output_dir", str(tmp_path / "first")]
+    main([*first, *options, "--validation_size", "0"])
+    again = ["--model", str(tmp_path / "first"), "--train_file", new, "--validation_file", old]
+    with caplog.at_level(logging.WARNING):
+        results = main([*again, *options, "--output_dir", str(tmp_path / "again")])
+    assert "validation" not in results and results["blend"]["texts"] == 0
+    assert "No texts are held out" in caplog.text
+    assert AutoModel.from_pretrained(tmp_path / "again").memory.text_numbers.max().item() == 199
