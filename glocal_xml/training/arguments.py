@@ -105,8 +105,8 @@ class DataArguments:
     validation_size: float | None = field(
         default=None,
         metadata={
-            "help": "Without a validation file: share (below 1) or number of training texts to hold out; by default a "
-            "tenth, at most 1,000, where experts or heads are to be weighed, and 0 for none."
+            "help": "Without a validation file: share (below 1) or number of training texts to hold out; 0 for none. "
+            "Default: 10 %%, at most 1,000, to fit the blend."
         },
     )
     test_file: str | None = field(default=None, metadata={"help": "Texts with labels to evaluate the final model on."})
@@ -134,8 +134,8 @@ class DataArguments:
     label_texts: bool = field(
         default=True,
         metadata={
-            "help": "Names of labels are training texts of the experts too, where they are words and not codes; a "
-            "help for rare labels."
+            "help": "Use label names as additional training texts of the experts, if they are words and not codes; "
+            "this helps rare labels."
         },
     )
     label_texts_file: str | None = field(
@@ -211,24 +211,24 @@ class XMTCTrainingArguments(TrainingArguments):
     minutes: float | None = field(
         default=None,
         metadata={
-            "help": "Train for so many minutes: experts on all texts, then the heads and the encoder on as many as "
-            "the time allows. Reading and tokenising count, the evaluation of test texts does not."
+            "help": "Time budget in minutes: experts are fitted on all texts, then heads and encoder are trained on "
+            "as many as the remaining time allows. Includes reading and tokenizing, but not evaluating test texts."
         },
     )
     blend: bool = field(
         default=True,
         metadata={
-            "help": "In the end, weigh heads and experts on the validation texts, which makes scores probabilities; "
-            "else a score is the mean over all of them, as in the papers."
+            "help": "At the end, fit the weights of heads and experts on the validation texts, which makes scores "
+            "calibrated probabilities; without it a score is the mean over heads and experts, as in the papers."
         },
     )
     threshold_f: str = field(
         default="micro",
-        metadata={"help": f"The threshold of the blend has the highest F1 of this mean: {', '.join(F_KINDS)}."},
+        metadata={"help": f"Average of the F1 that the threshold of the blend maximises: {', '.join(F_KINDS)}."},
     )
     refit_experts: bool = field(
         default=True,
-        metadata={"help": "In the end, fit the experts again with the validation texts among the training texts."},
+        metadata={"help": "At the end, fit the experts again on training and validation texts."},
     )
     resume_from_checkpoint: str | None = field(
         default=None, metadata={"help": "Go on with a run: `last` for its newest whole checkpoint, or a path."}
