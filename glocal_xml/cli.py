@@ -37,8 +37,8 @@ COMMANDS = {
     "analyse": Command("analysis", "STUDY [RECIPE.yaml] [OPTIONS]", "figures and tables of the papers"),
 }
 EXAMPLES = """examples:
-  glocal-xml train --encoder minilm --train_file train.jsonl --test_file test.jsonl --output_dir outputs/tags
-  glocal-xml train --encoder minilm --minutes 10 --train_file train.jsonl --output_dir outputs/ten-minutes
+  glocal-xml train --encoder minilm --minutes 10 --train_file train.jsonl --test_file test.jsonl
+  glocal-xml train --encoder minilm --num_train_epochs 3 --train_file train.jsonl --output_dir outputs/tags
   glocal-xml train --encoder none --train_file train.jsonl --output_dir outputs/linear
   glocal-xml train examples/recipes/debtags/glocal_xml.yaml --num_train_epochs 1
   glocal-xml estimate examples/recipes/debtags/glocal_xml.yaml --memory_gb 8

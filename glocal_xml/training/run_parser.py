@@ -15,8 +15,8 @@ from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 _DESCRIPTION = """Train, evaluate and predict; what is done follows from the files that are given.
 
 examples:
-  glocal-xml train --encoder minilm --train_file train.jsonl --test_file test.jsonl
-  glocal-xml train --encoder minilm --minutes 10 --train_file train.jsonl --output_dir outputs/ten-minutes
+  glocal-xml train --encoder minilm --minutes 10 --train_file train.jsonl --test_file test.jsonl
+  glocal-xml train --encoder minilm --num_train_epochs 3 --train_file train.jsonl --output_dir outputs/three-epochs
   glocal-xml train --encoder none --train_file train.jsonl --output_dir outputs/linear
   glocal-xml train examples/recipes/debtags/glocal_xml.yaml --num_train_epochs 1 --output_dir outputs/one-epoch
   glocal-xml train --model outputs/tags --train_file more.jsonl --output_dir outputs/tags-further
