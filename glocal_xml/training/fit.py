@@ -73,8 +73,6 @@ def fit(
         "model_type": model_type,
         "validation_size": validation_size,
         "num_train_epochs": min(max(math.ceil(_TEXTS_READ / len(rows)), _LEAST_EPOCHS), _MOST_EPOCHS),
-        "per_device_train_batch_size": 16,
-        "train_sampling_strategy": "group_by_length",
         # Few texts held out are too few to choose among checkpoints.
         "save_strategy": "no",
         **options,

@@ -1,9 +1,12 @@
 """The model of a run: a trained one, a new one around an encoder, or experts alone; and what must fit it."""
 
+import logging
 import re
+from typing import Any
 
 import torch
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace, LabelTree
 from glocal_xml.modeling import (
@@ -24,6 +27,10 @@ from .word_encoder import WORD_ENCODER, make_word_encoder
 # Rates of a pretrained encoder and of tables of labels (benchmarks/branches.py).
 _ENCODER_RATE, _TABLE_RATE = 2e-4, 5e-3
 _LABEL_TABLES = ".*label_(embeddings|outputs)"
+# With more labels than that, attention of labels over the words of a text takes longer than a small encoder.
+_MOST_LOCAL = 10_000
+
+logger = logging.getLogger(__name__)
 
 
 def build_model(
@@ -90,12 +97,16 @@ def new_model(
     levels = {} if tree is None else {"tree_levels": tree.level_sizes}
     if "tree_levels" in model_args.model_config:
         raise ValueError("`tree_levels` follows from the label tree: pass `--label_tree` instead.")
+    options, fields = model_args.encoder_options, {**levels, **model_args.model_config}
+    if not words and not model_args.encoder_dropout:
+        options = {**dropout_off(encoder_path(model_args.encoder), options), **options}
+    if _leaves_out_local_branch(model_args, label_space.num_labels):
+        fields["branches"] = "global"
     model = family.from_encoder(
         make_word_encoder(tokenizer, model_args.encoder_options) if words else encoder_path(model_args.encoder),
         label_names=label_space.names,
-        encoder_options=model_args.encoder_options,
-        **levels,
-        **model_args.model_config,
+        encoder_options=options,
+        **fields,
     )
     if tree is not None:
         model.set_label_tree(tree.child_starts, tree.label_order)
@@ -103,6 +114,31 @@ def new_model(
     if model.config.label_bias:
         model.start_label_bias(label_space.log_odds())
     return model
+
+
+def dropout_off(path: str, options: dict[str, Any]) -> dict[str, float]:
+    """Fields of the configuration of an encoder that switch its dropout off, whatever they are called."""
+    hub = {name: options[name] for name in ("revision", "token", "trust_remote_code") if name in options}
+    fields = AutoConfig.from_pretrained(path, **hub).to_dict()
+    return {name: 0.0 for name, value in fields.items() if "drop" in name and isinstance(value, float)}
+
+
+def _leaves_out_local_branch(model_args: ModelArguments, num_labels: int) -> bool:
+    """Whether a new GlocalXML has its global branch alone, since nothing else is asked for and labels are many."""
+    leaves = (
+        model_args.model_type == "glocal_xml"
+        and num_labels > _MOST_LOCAL
+        and "lexical" in model_args.experts
+        and model_args.label_tree is None
+        and "branches" not in model_args.model_config
+    )
+    if leaves:
+        logger.info(
+            "no local branch: with %d labels it would take more time than the encoder, and the lexical expert reads "
+            'words too; `--model_config \'{"branches": "both"}\'` for both',
+            num_labels,
+        )
+    return leaves
 
 
 def default_rates(args: XMTCTrainingArguments, model: XMTCPreTrainedModel) -> None:
@@ -116,6 +152,22 @@ def default_rates(args: XMTCTrainingArguments, model: XMTCPreTrainedModel) -> No
     if not any(re.match(_LABEL_TABLES, name) for name in heads):
         del rates[_LABEL_TABLES]
     args.module_learning_rates = rates
+
+
+def freeze_layers(model: XMTCPreTrainedModel, number: int) -> None:
+    """Keeps embeddings and the lowest layers of the encoder as they are."""
+    if number == 0:
+        return
+    layers = [
+        part
+        for part in model.encoder.modules()
+        if isinstance(part, nn.ModuleList) and len(part) == model.encoder.config.num_hidden_layers
+    ]
+    if len(layers) != 1 or not 0 < number <= len(layers[0]):
+        raise ValueError(f"`frozen_layers` must be 0 to the number of layers, got {number}.")
+    for part in (model.encoder.get_input_embeddings(), *layers[0][:number]):
+        part.requires_grad_(False)
+    model.encoder.embeddings.requires_grad_(False)
 
 
 def late_loss(config: XMTCConfig, args: XMTCTrainingArguments) -> str | None:
