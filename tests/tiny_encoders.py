@@ -1,6 +1,21 @@
 """Tiny encoders of each kind, and the words of their tokenizer."""
 
-from transformers import BertConfig, DistilBertConfig, ModernBertConfig, RobertaConfig, XLNetConfig
+from transformers import (
+    BartConfig,
+    BertConfig,
+    DebertaV2Config,
+    DistilBertConfig,
+    ElectraConfig,
+    GPT2Config,
+    LongformerConfig,
+    ModernBertConfig,
+    MPNetConfig,
+    Qwen2Config,
+    Qwen3Config,
+    RobertaConfig,
+    T5Config,
+    XLNetConfig,
+)
 
 from glocal_xml.modeling import WordLSTMConfig
 
@@ -62,3 +77,48 @@ _CONFIGS = {
 ENCODER_CONFIGS = {name: lambda make=make: without_dropout(make()) for name, make in _CONFIGS.items()}
 # Those with three layers that can all be read.
 LAYERED_ENCODERS = sorted(ENCODER_CONFIGS.keys() - {"word_lstm"})
+
+_SIZES = {
+    "vocab_size": VOCABULARY_SIZE,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
+_CAUSAL = {**_SIZES, "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0}
+_FURTHER = {
+    "deberta_v2": lambda: DebertaV2Config(
+        **_SIZES, relative_attention=True, position_buckets=8, pos_att_type=["p2c", "c2p"], position_biased_input=False
+    ),
+    "electra": lambda: ElectraConfig(**_SIZES, embedding_size=12),
+    "mpnet": lambda: MPNetConfig(**_SIZES, max_position_embeddings=66),
+    "longformer": lambda: LongformerConfig(**_SIZES, max_position_embeddings=66, attention_window=4, pad_token_id=1),
+    "qwen2": lambda: Qwen2Config(**_CAUSAL),
+    "qwen3": lambda: Qwen3Config(**_CAUSAL),
+    "gpt2": lambda: GPT2Config(
+        vocab_size=VOCABULARY_SIZE,
+        n_embd=16,
+        n_layer=3,
+        n_head=2,
+        n_positions=64,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
+        attn_pdrop=0.0,
+    ),
+    "t5": lambda: T5Config(
+        vocab_size=VOCABULARY_SIZE, d_model=16, d_kv=8, d_ff=32, num_layers=3, num_decoder_layers=1, num_heads=2
+    ),
+    "bart": lambda: BartConfig(
+        vocab_size=VOCABULARY_SIZE,
+        d_model=16,
+        encoder_layers=3,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_position_embeddings=64,
+    ),
+}
+# Tried with one family: decoders, encoders with a decoder, and others with ways of their own.
+FURTHER_ENCODER_CONFIGS = {name: lambda make=make: without_dropout(make()) for name, make in _FURTHER.items()}

@@ -48,8 +48,6 @@ def trace_encoder(planned: PlannedModel, texts: int, tokens: int, token_types: b
     names = ("input_ids", "attention_mask", *(["token_type_ids"] if token_types else []))
     with planned.mode:
         inputs = {name: torch.ones(texts, tokens, dtype=torch.long) for name in names}
-        if model.encoder.config.model_type == "xlnet":
-            inputs["use_mems"] = False
         with flops, memory:
             states = chosen_layers(model.encoder, inputs, set(layers))
             if getattr(planned.config, "detach_local", False):

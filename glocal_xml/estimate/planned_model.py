@@ -11,7 +11,7 @@ from transformers.initialization import no_init_weights
 
 from glocal_xml.data import LabelTree, tree_level_sizes
 from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
-from glocal_xml.modeling.configuration_base import make_config
+from glocal_xml.modeling.start_model import make_config
 from glocal_xml.training import ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.prepare import NO_ENCODER, encoder_path
 from glocal_xml.training.rowwise_adamw import RowwiseAdamW, for_sparse_tables

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModel
 from transformers.initialization import no_init_weights
 
 from glocal_xml.modeling import XMTCConfig
+from glocal_xml.modeling.encoder import new_encoder
 from glocal_xml.training import XMTCTrainingArguments
 from glocal_xml.training.gradient_clipping import clip_gradients
 
@@ -78,7 +78,7 @@ def _small_encoder(config: XMTCConfig, checkpointing: bool) -> nn.Module:
     small.num_hidden_layers = min(_LAYERS, config.num_hidden_layers)
     # The gradient of word vectors is counted with all others.
     small.vocab_size = max(1000, (small.pad_token_id or 0) + 1)
-    model = AutoModel.from_config(small, attn_implementation=config.encoder._attn_implementation).train()
+    model = new_encoder(small, attn_implementation=config.encoder._attn_implementation).train()
     if checkpointing:
         model.gradient_checkpointing_enable()
     return model

@@ -28,6 +28,7 @@ from .modeling_me_xml_tree import MEXMLWithLabelTree
 from .modeling_text_experts import TextExpertsForMultiLabel
 from .modeling_word_lstm import WordLSTMModel
 from .pipeline_xmtc import ExtremeMultiLabelPipeline
+from .start_model import start_model
 
 # A new family is one more row.
 FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
@@ -36,6 +37,8 @@ FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
     APLCXLNetConfig: APLCXLNet,
     LightAttentionConfig: LightAttentionForMultiLabel,
 }
+# Checkpoints do not bring the code that starts models along.
+XMTCPreTrainedModel.model_starter = staticmethod(start_model)
 
 for config_class, model_class in {**FAMILIES, TextExpertsConfig: TextExpertsForMultiLabel}.items():
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)

@@ -1,21 +1,20 @@
 """Fields that the configurations of the families share."""
 
 import os
-from dataclasses import field, fields
+from dataclasses import field
 from math import isfinite
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
-from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME, cached_file, logging
 
 logger = logging.get_logger(__name__)
-AnyConfig = TypeVar("AnyConfig", bound=PreTrainedConfig)
 # Names of the labels beside the weights, line i for label i.
 LABELS_FILE = "labels.txt"
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+POOLINGS = ("first", "last", "mean")
 F_KINDS = ("micro", "macro", "samples")
 ATTENTION_SCORINGS = ("evidence", "mlp")
 
@@ -29,6 +28,9 @@ class XMTCConfig(PreTrainedConfig):
         encoder: Configuration of the text encoder; BERT's defaults when left out.
         num_labels: Size of the label space. Unlike elsewhere in Transformers it makes no `id2label` table, which at
             half a million labels would be tens of megabytes of JSON: names are in `labels.txt` beside the weights.
+        document_pooling: What stands for a text: its `"first"` token, its `"last"`, or the `"mean"` of all. By default
+            the last where tokens see only those before them (Qwen, Llama, GPT-2), and for XLNet; else the first.
+            `from_encoder` takes what the pooling module of a sentence-transformers folder says.
         label_bias: Adds one bias per label to each branch. Started at the training log-odds (`model.start_label_bias`)
             it saves the epochs that otherwise go into pushing thousands of labels down. The papers have none.
         top_k: How many labels a prediction holds.
@@ -52,6 +54,7 @@ class XMTCConfig(PreTrainedConfig):
 
     encoder: PreTrainedConfig | dict | None = None
     num_labels: int = 2
+    document_pooling: str | None = None
     label_bias: bool = True
     top_k: int = 10
     max_logits_labels: int = 50_000
@@ -73,12 +76,21 @@ class XMTCConfig(PreTrainedConfig):
                 "blend in its place, with a threshold."
             )
         super().__post_init__(**kwargs)
+        if self.document_pooling is None and self.encoder is not None:
+            self.document_pooling = "last" if _is_causal(self.encoder) else "first"
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        if (found := config_dict.get("model_type", cls.model_type)) != cls.model_type:
+            raise ValueError(
+                f"These are files of a model of the type {found}, not {cls.model_type}: start from an encoder with "
+                "`from_encoder`; load a model of another family with `AutoModel.from_pretrained`."
+            )
         # Only files have the version of Transformers in them.
         if "transformers_version" in config_dict:
-            config_dict = cls.fields_of_old_files | config_dict
+            encoder = config_dict.get("encoder") or {}
+            pooling = {"document_pooling": "last" if encoder.get("model_type") == "xlnet" else "first"}
+            config_dict = (pooling if encoder else {}) | cls.fields_of_old_files | config_dict
         return super().from_dict(config_dict, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,6 +128,8 @@ class XMTCConfig(PreTrainedConfig):
         """As all `validate_…`, run by `@strict` at construction and before saving."""
         self.check_least(1, "num_labels", "top_k", "label_chunk_bytes")
         self.check_least(0, "max_logits_labels")
+        if self.document_pooling is not None:
+            self.check_choice("document_pooling", POOLINGS)
 
     def validate_blend(self):
         if self.blend is None:
@@ -127,6 +141,17 @@ class XMTCConfig(PreTrainedConfig):
                 "`blend` must hold `weights` that are numbers, a `threshold` in 0 to 1 and an `f` of "
                 f"{', '.join(F_KINDS)}, got {self.blend}; `glocal-xml calibrate` fits it."
             )
+
+
+def _is_causal(encoder: PreTrainedConfig) -> bool:
+    """Whether tokens see only those before them; said of XLNet as well, whose special token is the last."""
+    if getattr(encoder, "is_decoder", False):
+        return True
+    # Those that can also fill in a mask see both ways, and so does BERT for generation.
+    generates = type(encoder) in MODEL_FOR_CAUSAL_LM_MAPPING and type(encoder) not in MODEL_FOR_MASKED_LM_MAPPING
+    both_ways = encoder.is_encoder_decoder or encoder.model_type == "bert-generation"
+    both_ways |= getattr(encoder, "use_bidirectional_attention", None) in (True, "all")
+    return generates and not both_ways and getattr(encoder, "is_causal", True)
 
 
 def _is_number(value: Any) -> bool:
@@ -189,24 +214,6 @@ class AttentionConfig(XMTCConfig):
             )
 
 
-def make_config(config_class: type[AnyConfig], user_fields: dict[str, Any], **own_fields: Any) -> AnyConfig:
-    """
-    A configuration from what a user asked for: a field that does not exist or does not fit is a `ValueError`.
-
-    Transformers itself keeps unknown fields without a word, so that a slip would train another model than was meant.
-    """
-    known = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
-    known -= {"encoder", "num_labels"}
-    unknown = sorted(set(user_fields) - known)
-    if unknown:
-        raise ValueError(f"{config_class.__name__} has no fields {unknown}; it has {', '.join(sorted(known))}.")
-    try:
-        return config_class(**user_fields, **own_fields)
-    except StrictDataclassError as error:
-        # What is wrong is in the cause.
-        raise ValueError(str(error.__cause__ or error)) from error
-
-
 def write_label_names(folder: str | os.PathLike, names: list[str]) -> None:
     """Writes the file of label names, whole or not at all."""
     os.makedirs(folder, exist_ok=True)
@@ -218,9 +225,15 @@ def write_label_names(folder: str | os.PathLike, names: list[str]) -> None:
 
 def find_label_names(name_or_path: str | os.PathLike, **options: Any) -> list[str] | None:
     """The names of a checkpoint, in a folder or on the Hub; `None` where it has none."""
+    text = read_file(name_or_path, LABELS_FILE, options)
+    return None if text is None else text.split("\n")[:-1]
+
+
+def read_file(name_or_path: str | os.PathLike, name: str, options: dict[str, Any]) -> str | None:
+    """What a file of a model holds, in a folder or on the Hub; `None` where there is none."""
     path = cached_file(
         name_or_path,
-        LABELS_FILE,
+        name,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
         **{name: options[name] for name in _HUB_OPTIONS if options.get(name) is not None},
@@ -228,7 +241,7 @@ def find_label_names(name_or_path: str | os.PathLike, **options: Any) -> list[st
     if path is None:
         return None
     with open(path, encoding="utf-8", newline="\n") as file:
-        return file.read().split("\n")[:-1]
+        return file.read()
 
 
 __all__ = ["AttentionConfig", "XMTCConfig"]

@@ -1,7 +1,6 @@
 """Running any encoder over a batch of texts, as far as the highest layer that is read."""
 
 import copy
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 PADDING_LABEL = -100
 
@@ -20,27 +19,39 @@ class EncodedTexts:
 
     hidden_states: dict[int, Tensor]  # by layer, 0 being the embedding output: (texts, tokens, hidden)
     mask: Tensor  # (texts, tokens), true for attended tokens
-    document_positions: Tensor  # (texts,), where the token that stands for the text is now
     token_ids: Tensor  # (texts, tokens), -100 for padding
     labels: Tensor | None = None  # (texts, positives), checked label ids, each once
+    pooling: str = "first"  # what stands for the text
 
     def document(self, layer: int) -> Tensor:
-        """State of the token that stands for the text: the first attended one, for XLNet the last."""
+        """The state that stands for the text: that of its first or last token, or the mean of all of them."""
         hidden_states = self.hidden_states[layer]
+        if self.pooling == "mean":
+            weights = self.mask.unsqueeze(2).to(hidden_states.dtype)  # (texts, tokens, 1)
+            return (hidden_states * (weights / weights.sum(dim=1, keepdim=True))).sum(dim=1)
+        last = self.mask.sum(dim=1) - 1  # (texts,)
+        positions = last if self.pooling == "last" else torch.zeros_like(last)
         # Not indexed by text and position, which `torch.export` takes for at least two texts.
-        places = self.document_positions.view(-1, 1, 1).expand(-1, 1, hidden_states.shape[2])
+        places = positions.view(-1, 1, 1).expand(-1, 1, hidden_states.shape[2])
         return hidden_states.gather(1, places).squeeze(1)  # (texts, hidden)
 
 
-def load_encoder(name_or_path: str | os.PathLike | PreTrainedModel, options: dict[str, Any]) -> PreTrainedModel:
-    """A pretrained encoder by its folder or Hub id, or a copy of one: the caller's stays as it is."""
-    if isinstance(name_or_path, PreTrainedModel):
-        return copy.deepcopy(name_or_path)
-    try:
-        # Checkpoints in half precision would otherwise be trained in it.
-        return AutoModel.from_pretrained(name_or_path, **{"dtype": torch.float32, **options})
-    except TypeError as error:
-        raise ValueError(f"The encoder does not take the options {options}: {error}.") from error
+def new_encoder(config: PreTrainedConfig, **options: Any) -> PreTrainedModel:
+    """An encoder with fresh weights."""
+    if hasattr(config, "use_cache"):
+        # What decoders keep to generate text takes memory.
+        config.use_cache = False
+    encoder = without_decoder(AutoModel.from_config(config, **options))
+    if config.model_type == "xlnet" and config.dtype not in (None, torch.float32):
+        # Some of its parameters are made in single precision, whatever is asked for.
+        encoder.to(config.dtype)
+    return encoder
+
+
+def without_decoder(model: PreTrainedModel) -> PreTrainedModel:
+    """A model without a head; of T5, BART and others, whose encoder is a model of its own, the encoder alone."""
+    encoder = getattr(model.base_model, "encoder", None)
+    return encoder if isinstance(encoder, PreTrainedModel) else model.base_model
 
 
 def encode_texts(
@@ -51,6 +62,7 @@ def encode_texts(
     token_type_ids: Tensor | None = None,
     labels: Tensor | None = None,
     num_labels: int = 0,
+    pooling: str = "first",
 ) -> EncodedTexts:
     """
     Runs the encoder and keeps the given layers: 0 is the embedding output, the number of layers the last one. Those
@@ -63,12 +75,8 @@ def encode_texts(
     inputs = {"input_ids": input_ids.gather(1, order), "attention_mask": attention_mask.gather(1, order)}
     if token_type_ids is not None:
         inputs["token_type_ids"] = token_type_ids.gather(1, order)
-    document_positions = torch.zeros_like(order[:, 0])
-    if encoder.config.model_type == "xlnet":
-        inputs["use_mems"] = False
-        document_positions = mask.sum(dim=1) - 1
     token_ids = inputs["input_ids"].masked_fill(~mask, PADDING_LABEL)
-    return EncodedTexts(chosen_layers(encoder, inputs, set(layers)), mask, document_positions, token_ids, labels)
+    return EncodedTexts(chosen_layers(encoder, inputs, set(layers)), mask, token_ids, labels, pooling)
 
 
 def attended_first(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +94,12 @@ def attended_first(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 def chosen_layers(encoder: PreTrainedModel, inputs: dict[str, Any], layers: set[int]) -> dict[int, Tensor]:
     """The states of the given layers, each of shape (texts, tokens, hidden); layers above them are not run."""
-    last = encoder.config.num_hidden_layers
+    last, input_ids = encoder.config.num_hidden_layers, inputs["input_ids"]
+    if encoder.config.model_type == "xlnet":
+        inputs["use_mems"] = False
+    if encoder.config.model_type == "longformer":
+        # The first token, which stands for the text, sees all of it, not only its neighbours.
+        inputs["global_attention_mask"] = nn.functional.pad(torch.zeros_like(input_ids[:, 1:]), (1, 0), value=1)
     # The last layer comes as `last_hidden_state`, after a final norm where the encoder has one.
     if layers == {last}:
         return {last: encoder(**inputs).last_hidden_state}
@@ -99,7 +112,8 @@ def chosen_layers(encoder: PreTrainedModel, inputs: dict[str, Any], layers: set[
     outputs = short(**inputs)
     if last in layers:
         seen[last] = outputs.last_hidden_state
-    return {layer: seen[layer] for layer in layers}
+    # Some encoders pad texts themselves.
+    return {layer: seen[layer][:, : input_ids.shape[1]] for layer in layers}
 
 
 def _shortened(encoder: PreTrainedModel, layers: set[int], seen: dict[int, Tensor]) -> PreTrainedModel | None:
@@ -168,6 +182,9 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 def position_limit(encoder: nn.Module) -> int | None:
     """Longest text that an encoder has positions for; `None` where it has no table of them."""
+    if isinstance(getattr(encoder, "wpe", getattr(encoder, "embed_positions", None)), nn.Embedding):
+        # As GPT-2 and BART name it, whose table may have rows that stand for no position.
+        return encoder.config.max_position_embeddings
     table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
     if not isinstance(table, nn.Embedding):
         return None

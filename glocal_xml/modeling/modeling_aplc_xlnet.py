@@ -21,9 +21,9 @@ class APLCXLNet(XMTCPreTrainedModel):
     APLC-XLNet, after *Pretrained Generalized Autoregressive Model with Adaptive Probabilistic Label Clusters for
     Extreme Multi-label Text Classification* (Ye et al., [arXiv:2007.02439](https://arxiv.org/abs/2007.02439)).
 
-    The last token of the last layer, for other encoders than XLNet the first, goes through a hidden layer (section
-    3.2) into [`AdaptiveLabelClusters`] (section 3.3). A new model must be told which labels are frequent before it is
-    used: `model.set_label_counts(label_space.counts)`.
+    What stands for a text, of XLNet its last token, goes through a hidden layer (section 3.2) into
+    [`AdaptiveLabelClusters`] (section 3.3). A new model must be told which labels are frequent before it is used:
+    `model.set_label_counts(label_space.counts)`.
     """
 
     config_class = APLCXLNetConfig

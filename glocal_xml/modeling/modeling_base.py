@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from .blend import ExpertsMixin
-from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, make_config, write_label_names
-from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, load_encoder
+from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, write_label_names
+from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, new_encoder
 from .label_scores import MeanProbability, XMTCOutput, check_label_ids
 from .linear_head import IdentityStart, LabelTable, Projection
 
@@ -46,9 +46,10 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
     base_model_prefix = "encoder"
     # Trainer would otherwise multiply the loss by the number of accumulation steps.
     accepts_loss_kwargs = False
-    supports_gradient_checkpointing = True
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
-    # Set by the modules that have them, so that models without a label tree or split labels do not ship that code.
+    # Set by the modules that have them, so that models without a label tree or split labels do not ship that code, and
+    # none what only starts a model.
+    model_starter: ClassVar[Any] = None
     tree_class: ClassVar[type[PreTrainedModel] | None] = None
     label_splitter: ClassVar[Any] = None
 
@@ -64,8 +65,9 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         super().__init__(config)
         # A model of experts alone has none.
         if encoder is None and config.encoder is not None:
-            encoder = AutoModel.from_config(config.encoder)
+            encoder = new_encoder(config.encoder)
         self.encoder = encoder
+        self.supports_gradient_checkpointing = getattr(encoder, "supports_gradient_checkpointing", False)
         # No family reads its pooler, and a parameter without a gradient stops data-parallel training.
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None
@@ -114,7 +116,8 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         Starts a model from a pretrained encoder, with fresh heads.
 
         Args:
-            encoder_name_or_path: Folder or Hub id of an encoder that `AutoModel` loads, or an encoder to copy.
+            encoder_name_or_path: Folder or Hub id of an encoder that `AutoModel` loads, or an encoder to copy. Of T5
+                and others with an encoder and a decoder, the encoder alone is taken.
             num_labels: Size of the label space; not needed with `label_names`.
             label_names: Names of the labels, in the order of their ids; they travel with the weights.
             encoder_options: Passed on to `AutoModel.from_pretrained`, such as `revision` or `token`.
@@ -122,29 +125,25 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         """
         if num_labels is None and label_names is None:
             raise ValueError("`num_labels` is missing: pass it, or pass `label_names`.")
-        encoder = load_encoder(encoder_name_or_path, encoder_options or {})
-        # A copy: the composite would reset the attention implementation of the live object.
-        encoder_fields = encoder.config.to_dict()
-        if os.path.isdir(encoder_fields.get("_name_or_path", "")):
-            # Where a machine keeps its files concerns nobody who loads the model.
-            del encoder_fields["_name_or_path"]
-        config = make_config(
-            cls.config_class,
-            config_fields,
-            encoder=encoder_fields,
-            attn_implementation=encoder.config._attn_implementation,
-            num_labels=len(label_names) if num_labels is None else num_labels,
-            # Trainer compares them with the tokenizer's.
-            **{name: getattr(encoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")},
-        )
-        model = cls(config, encoder=encoder)
-        model.encoder.config = config.encoder
+        if cls.model_starter is None:
+            raise ValueError("Models are started from an encoder by the package: `pip install glocal-xml`.")
+        num_labels = len(label_names) if num_labels is None else num_labels
+        model = cls.model_starter(cls, encoder_name_or_path, encoder_options or {}, num_labels, config_fields)
         model.set_label_names(label_names)
         return model
 
     def encode(self, layers: set[int], *inputs: Tensor | None) -> EncodedTexts:
         """The token states of the given layers, and the checked labels, from what comes first in a `forward`."""
-        return encode_texts(self.encoder, layers, *inputs, num_labels=self.config.num_labels)
+        return encode_texts(self.encoder, layers, *inputs, self.config.num_labels, self.config.document_pooling)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As everywhere in Transformers; what counts for a model that is loaded is the encoder's configuration."""
+        if self.encoder is None:
+            raise ValueError("This model has no encoder, and so no token embeddings.")
+        for encoder in (*(getattr(self, "level_encoders", None) or ()), self.encoder):
+            embeddings = encoder.resize_token_embeddings(*args, **kwargs)
+        self.config.encoder.vocab_size = embeddings.num_embeddings
+        return embeddings
 
     def branch_heads(self) -> dict[str, nn.Module]:
         """The head of each branch, by the name of the branch."""

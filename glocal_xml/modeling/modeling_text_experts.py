@@ -20,7 +20,6 @@ class TextExpertsForMultiLabel(XMTCPreTrainedModel):
 
     config_class = TextExpertsConfig
     base_model_prefix = ""
-    supports_gradient_checkpointing = False
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = False
 
     def __init__(self, config: TextExpertsConfig):

@@ -16,8 +16,8 @@ from glocal_xml.modeling import (
     XMTCConfig,
     XMTCPreTrainedModel,
 )
-from glocal_xml.modeling.configuration_base import make_config
 from glocal_xml.modeling.encoder import position_limit
+from glocal_xml.modeling.start_model import make_config
 from glocal_xml.trained_model import plain_model_errors
 
 from .arguments import ModelArguments, XMTCTrainingArguments

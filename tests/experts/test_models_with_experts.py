@@ -98,6 +98,25 @@ def test_text_ids_of_a_text_that_fits_change_nothing(case):
     assert_same_scores({name: all_scores(model, inputs)[name] for name in heads}, heads)
 
 
+def test_experts_do_not_count_tokens_that_came_later(case, tmp_path):
+    model, inputs = make_model(case), make_inputs()
+    if case == TEXT_EXPERTS:
+        with pytest.raises(ValueError, match="no encoder"):
+            model.resize_token_embeddings(70)
+        return
+    model.resize_token_embeddings(70)
+    new = {**inputs, "input_ids": inputs["input_ids"].clone()}
+    new["input_ids"][:, 1] = 69
+    ignored = inputs["input_ids"].clone()
+    ignored[:, 1] = -100
+    scores = all_scores(model, new)
+    for name in ("lexical", "memory"):
+        torch.testing.assert_close(scores[name], all_scores(model, inputs, text_ids=ignored)[name])
+    model.save_pretrained(tmp_path)
+    assert_same_scores(scores, all_scores(AutoModel.from_pretrained(tmp_path), new))
+    assert model.predict_top_k(**new).top_k_ids.shape == (8, 5)
+
+
 def test_training_does_not_see_the_experts():
     model, bare = make_model("glocal_xml"), make_model("glocal_xml", experts=(), blend=False)
     batch = {**make_inputs(), "labels": torch.tensor([[1, 2]] * 8)}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_encoders import ENCODER_CONFIGS
+from tiny_encoders import ENCODER_CONFIGS, FURTHER_ENCODER_CONFIGS
 from transformers import AutoModel
 
 from glocal_xml.cli import main
@@ -16,10 +16,11 @@ sys.path.append(str(Path(__file__).parents[1] / "modeling"))
 from test_families import CASES, NUM_LABELS, make_batch, tell_about_labels
 
 
-def make_model(case, encoder="bert"):
+def make_model(case, encoder="bert", **further):
     config_class, fields = CASES[case]
     torch.manual_seed(0)
-    config = config_class(encoder=ENCODER_CONFIGS[encoder]().to_dict(), num_labels=NUM_LABELS, **fields)
+    encoder_config = {**ENCODER_CONFIGS, **FURTHER_ENCODER_CONFIGS}[encoder]()
+    config = config_class(encoder=encoder_config.to_dict(), num_labels=NUM_LABELS, **fields, **further)
     model = FAMILIES[config_class](config)
     tell_about_labels(model)
     # Fresh heads score so close to zero that wrong code could pass by comparing almost nothing.
@@ -36,16 +37,18 @@ def probabilities(model, input_ids, attention_mask):
 
 # An export takes seconds: each kind of head once, and each encoder.
 @pytest.mark.parametrize(
-    ("case", "encoder"),
+    ("case", "encoder", "fields"),
     [
-        ("glocal_xml-pooler", "bert"),
-        ("glocal_xml-local", "distilbert"),
-        ("me_xml-three-experts", "roberta"),
-        ("light_attention", "modernbert"),
+        ("glocal_xml-pooler", "bert", {}),
+        ("glocal_xml-local", "distilbert", {}),
+        ("me_xml-three-experts", "roberta", {}),
+        ("light_attention", "modernbert", {}),
+        ("glocal_xml-global", "bert", {"document_pooling": "mean"}),
+        ("glocal_xml-global", "qwen2", {"document_pooling": "last"}),
     ],
 )
-def test_a_program_gives_what_the_model_gives(case, encoder):
-    model = make_model(case, encoder).train()
+def test_a_program_gives_what_the_model_gives(case, encoder, fields):
+    model = make_model(case, encoder, **fields).train()
     program = exported(model).module()
     assert model.training
     for texts, tokens in ((8, 9), (1, 9), (3, 2), (2, 20)):

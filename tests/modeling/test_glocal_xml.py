@@ -176,7 +176,7 @@ def test_document_token(encoder):
     model = make(encoder)
     input_ids = torch.randint(6, 60, (2, 6))
     mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
-    encoded = encode_texts(model.encoder, model.layers, input_ids, mask)
+    encoded = model.encode(model.layers, input_ids, mask, None, None)
     alone = encode_texts(model.encoder, model.layers, input_ids[:1, 2:])
     position = 3 if encoder == "xlnet" else 0
     torch.testing.assert_close(encoded.document(3)[:1], alone.hidden_states[3][:, position])
