@@ -19,6 +19,11 @@ F_KINDS = ("micro", "macro", "samples")
 ATTENTION_SCORINGS = ("evidence", "mlp")
 
 
+def of_encoder(name: str) -> property:
+    """A field that is that of the encoder."""
+    return property(lambda self: getattr(self.encoder, name), lambda self, value: setattr(self.encoder, name, value))
+
+
 @strict
 class XMTCConfig(PreTrainedConfig):
     """
@@ -100,13 +105,10 @@ class XMTCConfig(PreTrainedConfig):
             fields_of_config.pop(name, None)
         return fields_of_config
 
-    @property
-    def hidden_size(self) -> int:
-        return self.encoder.hidden_size
-
-    @property
-    def num_hidden_layers(self) -> int:
-        return self.encoder.num_hidden_layers
+    # Other libraries ask the whole model.
+    hidden_size, num_hidden_layers, num_attention_heads, vocab_size = map(
+        of_encoder, ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    )
 
     @property
     def whole_loss_epoch(self) -> int:

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ class EncodedTexts:
     token_ids: Tensor  # (texts, tokens), -100 for padding
     labels: Tensor | None = None  # (texts, positives), checked label ids, each once
     pooling: str = "first"  # what stands for the text
+    recorded: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)  # of all layers, where asked for
 
     def document(self, layer: int) -> Tensor:
         """The state that stands for the text: that of its first or last token, or the mean of all of them."""
@@ -63,10 +64,12 @@ def encode_texts(
     labels: Tensor | None = None,
     num_labels: int = 0,
     pooling: str = "first",
+    recorded: Iterable[str] = (),
 ) -> EncodedTexts:
     """
     Runs the encoder and keeps the given layers: 0 is the embedding output, the number of layers the last one. Those
-    above the highest of them are not run. Padding may be on either side.
+    above the highest of them are not run, unless `hidden_states` or `attentions` of all layers are to be `recorded`.
+    Padding may be on either side.
 
     Labels are checked together with the rest: reading back from a device takes time.
     """
@@ -76,7 +79,12 @@ def encode_texts(
     if token_type_ids is not None:
         inputs["token_type_ids"] = token_type_ids.gather(1, order)
     token_ids = inputs["input_ids"].masked_fill(~mask, PADDING_LABEL)
-    return EncodedTexts(chosen_layers(encoder, inputs, set(layers)), mask, token_ids, labels, pooling)
+    found = dict.fromkeys(recorded, ())
+    states = chosen_layers(encoder, inputs, set(layers), found)
+    # Columns that are in place already are kept as they are, so that a gradient can be asked of them.
+    if found and not torch.equal(order, torch.arange(order.shape[1], device=order.device).expand_as(order)):
+        found = {name: tuple(in_place(values, order) for values in found[name]) for name in found}
+    return EncodedTexts(states, mask, token_ids, labels, pooling, found)
 
 
 def attended_first(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,8 +100,22 @@ def attended_first(mask: Tensor) -> tuple[Tensor, Tensor]:
     return torch.zeros_like(places).scatter(1, places, columns), columns < number
 
 
-def chosen_layers(encoder: PreTrainedModel, inputs: dict[str, Any], layers: set[int]) -> dict[int, Tensor]:
-    """The states of the given layers, each of shape (texts, tokens, hidden); layers above them are not run."""
+def in_place(values: Tensor, order: Tensor) -> Tensor:
+    """Hidden states, (texts, tokens, hidden), or attentions, (texts, heads, tokens, tokens), ordered as the inputs."""
+    places = order.argsort(dim=1)  # (texts, tokens)
+    if values.dim() == 3:
+        return values.gather(1, places.unsqueeze(2).expand_as(values))
+    values = values.gather(2, places[:, None, :, None].expand_as(values))
+    return values.gather(3, places[:, None, None, :].expand_as(values))
+
+
+def chosen_layers(
+    encoder: PreTrainedModel, inputs: dict[str, Any], layers: set[int], recorded: dict[str, Any] | None = None
+) -> dict[int, Tensor]:
+    """
+    The states of the given layers, each of shape (texts, tokens, hidden); layers above them are not run, unless
+    outputs of all layers are to be `recorded`, which fills their values in.
+    """
     last, input_ids = encoder.config.num_hidden_layers, inputs["input_ids"]
     if encoder.config.model_type == "xlnet":
         inputs["use_mems"] = False
@@ -101,12 +123,15 @@ def chosen_layers(encoder: PreTrainedModel, inputs: dict[str, Any], layers: set[
         # The first token, which stands for the text, sees all of it, not only its neighbours.
         inputs["global_attention_mask"] = nn.functional.pad(torch.zeros_like(input_ids[:, 1:]), (1, 0), value=1)
     # The last layer comes as `last_hidden_state`, after a final norm where the encoder has one.
-    if layers == {last}:
+    if layers == {last} and not recorded:
         return {last: encoder(**inputs).last_hidden_state}
     seen: dict[int, Tensor] = {}
-    short = _shortened(encoder, layers, seen)
+    short = None if recorded else _shortened(encoder, layers, seen)
     if short is None:
-        outputs = encoder(**inputs, output_hidden_states=True)
+        options = {f"output_{name}": True for name in recorded or ()}
+        outputs = encoder(**inputs, **{"output_hidden_states": True, **options})
+        for name in recorded or ():
+            recorded[name] = outputs[name]
         states = [*outputs.hidden_states[:last], outputs.last_hidden_state]
         return {layer: states[layer] for layer in layers}
     outputs = short(**inputs)

@@ -321,6 +321,9 @@ class XMTCOutput(ModelOutput):
             several, `(texts, branches, top_k)`.
         branch_logits: With `candidate_ids`, the logits of each branch, `(texts, branches, candidates)`.
         loss_terms: What `loss` is the sum of, for the log; no gradient.
+        hidden_states: On request, those of each layer of the encoder and, first, of its embeddings, `(texts, tokens,
+            hidden)` each.
+        attentions: On request, those of each layer of the encoder, `(texts, heads, tokens, tokens)` each.
         scores: The scores themselves ([`LabelScores`]), on request (`output_scores`).
     """
 
@@ -331,6 +334,8 @@ class XMTCOutput(ModelOutput):
     branch_top_k_ids: Tensor | None = None
     branch_logits: Tensor | None = None
     loss_terms: dict[str, Tensor] | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
     scores: Any = None
 
     def __getitem__(self, key: Any) -> Any:

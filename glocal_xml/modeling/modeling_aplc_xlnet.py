@@ -67,7 +67,7 @@ class APLCXLNet(XMTCPreTrainedModel):
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = self.encode({self.last_layer}, input_ids, attention_mask, token_type_ids, labels)
+        texts = self.encode({self.last_layer}, input_ids, attention_mask, token_type_ids, labels, **answering)
         documents = texts.document(self.last_layer)  # (texts, hidden)
         clusters = self.head(self.dropout(torch.tanh(self.summary(documents))))  # section 3.2, eq. 2
         terms = {} if labels is None else {BRANCH: clusters.loss(texts.labels)}  # eq. 5

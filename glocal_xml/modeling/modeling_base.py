@@ -40,6 +40,8 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         candidate_ids: The only labels to score and rank, each once: the same for every text, (candidates,), or per
             text, (texts, candidates).
         output_scores: Whether to return the scores themselves ([`LabelScores`]) and no ranking.
+        output_hidden_states, output_attentions: Whether to return those of all layers of the encoder.
+        return_dict: Whether to return an [`XMTCOutput`], not a tuple; by default what the configuration says.
     """
 
     config_class = XMTCConfig
@@ -132,9 +134,14 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         model.set_label_names(label_names)
         return model
 
-    def encode(self, layers: set[int], *inputs: Tensor | None) -> EncodedTexts:
+    def encode(self, layers: set[int], *inputs: Tensor | None, **answering: Any) -> EncodedTexts:
         """The token states of the given layers, and the checked labels, from what comes first in a `forward`."""
-        return encode_texts(self.encoder, layers, *inputs, self.config.num_labels, self.config.document_pooling)
+        names = ("output_hidden_states", "output_attentions")
+        asked = {name: answering.get(name) for name in names}
+        asked = {name: getattr(self.config, name) if value is None else value for name, value in asked.items()}
+        recorded = [name.removeprefix("output_") for name in names if asked[name]]
+        options = (self.config.num_labels, self.config.document_pooling, recorded)
+        return encode_texts(self.encoder, layers, *inputs, *options)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """As everywhere in Transformers; what counts for a model that is loaded is the encoder's configuration."""
@@ -142,7 +149,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
             raise ValueError("This model has no encoder, and so no token embeddings.")
         for encoder in (*(getattr(self, "level_encoders", None) or ()), self.encoder):
             embeddings = encoder.resize_token_embeddings(*args, **kwargs)
-        self.config.encoder.vocab_size = embeddings.num_embeddings
+        self.config.vocab_size = self.vocab_size = embeddings.num_embeddings
         return embeddings
 
     def branch_heads(self) -> dict[str, nn.Module]:
@@ -180,13 +187,29 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         loss_terms: dict[str, Tensor],
         texts: EncodedTexts,
         text_ids: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        return_dict: bool | None = None,
+        **answering: Any,
+    ) -> XMTCOutput | tuple:
+        """What `forward` returns, from the scores of all labels and the terms of the loss, where there are any."""
+        scores = self.blended(scores, texts.token_ids if text_ids is None else text_ids)
+        output = self._ranked(scores, loss_terms, **answering)
+        # Last, as in tuples of Transformers.
+        for name, layers in texts.recorded.items():
+            output[name] = layers
+        return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
+
+    def _ranked(
+        self,
+        scores: MeanProbability,
+        loss_terms: dict[str, Tensor],
         top_k: int | None = None,
         output_logits: bool | None = None,
         candidate_ids: Tensor | None = None,
         output_scores: bool = False,
     ) -> XMTCOutput:
-        """What `forward` returns, from the scores of all labels and the terms of the loss, where there are any."""
-        scores = self.blended(scores, texts.token_ids if text_ids is None else text_ids)
+        """Loss and ranking, or the scores themselves."""
         output = XMTCOutput(scores=scores if output_scores else None)
         if loss_terms:
             output.loss = sum(loss_terms.values())

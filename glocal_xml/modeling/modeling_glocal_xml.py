@@ -63,7 +63,7 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels)  # eq. 1
+        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels, **answering)  # eq. 1
         branches = self.branches(texts, self.documents(texts))  # eq. 2-6
         terms = {name: scores.loss(texts.labels) for name, scores in branches.items() if labels is not None}  # eq. 8
         scores = mean_probability(branches)  # eq. 7

@@ -35,7 +35,7 @@ class GlocalXMLWithLabelTree(LabelTreeMixin, GlocalXMLForMultiLabel):
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels)
+        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels, **answering)
         documents = self.documents(texts)
         levels = {name: head(documents) for name, head in self.level_heads().items()}
         branches, terms = self.branches(texts, documents), {}

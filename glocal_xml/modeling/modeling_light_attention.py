@@ -56,7 +56,8 @@ class LightAttentionForMultiLabel(XMTCPreTrainedModel):
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = self.encode({self.last_layer}, input_ids, attention_mask, token_type_ids, labels)  # III-D, 1 and 2
+        # Section III-D, 1 and 2.
+        texts = self.encode({self.last_layer}, input_ids, attention_mask, token_type_ids, labels, **answering)
         attention = self.head(texts.hidden_states[self.last_layer], texts.mask)  # eq. 2
         terms = {} if labels is None else {BRANCH: attention.loss(texts.labels)}
         scores = mean_probability({BRANCH: attention})

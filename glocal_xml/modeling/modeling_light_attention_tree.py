@@ -85,7 +85,7 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
         trained = self.trained_levels() if self.training else range(self.label_level, self.label_level + 1)
-        texts = self._encode_levels(trained, input_ids, attention_mask, token_type_ids, labels)
+        texts = self._encode_levels(trained, input_ids, attention_mask, token_type_ids, labels, **answering)
         read = [(encoded.hidden_states[self.last_layer], encoded.mask) for encoded in texts]
         heads = zip(self.level_heads().items(), read, strict=False)
         levels = {name: head(*states) for (name, head), states in heads}
@@ -102,10 +102,10 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
         scores = TreeScores(self.label_tree, levels, branches, self.config.beam) if branches else None
         return self.answer(scores, terms, texts[0], text_ids, **answering)
 
-    def _encode_levels(self, trained: range, *inputs: Tensor | None) -> list[EncodedTexts]:
+    def _encode_levels(self, trained: range, *inputs: Tensor | None, **answering: Any) -> list[EncodedTexts]:
         """The texts as each level and last the labels read them, without levels that are not needed yet."""
         if self.level_encoders is None:
-            return [self.encode({self.last_layer}, *inputs)] * (self.label_level + 1)
+            return [self.encode({self.last_layer}, *inputs, **answering)] * (self.label_level + 1)
         texts, num_labels = [], self.config.num_labels
         for level, encoder in enumerate([*self.level_encoders, self.encoder][: trained.stop]):
             if level in trained:

@@ -104,7 +104,7 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels)
+        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels, **answering)
         branches, terms = self.branches(texts), {}  # eq. 1-4
         if labels is not None:
             if self.config.training_loss == "individual":

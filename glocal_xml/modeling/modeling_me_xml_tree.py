@@ -37,7 +37,7 @@ class MEXMLWithLabelTree(LabelTreeMixin, MEXMLForMultiLabel):
         **answering: Any,
     ) -> XMTCOutput:
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels)
+        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels, **answering)
         documents = texts.document(self.last_layer)  # (texts, hidden)
         levels = {name: head(documents) for name, head in self.level_heads().items()}
         branches, terms = self.branches(texts), {}
