@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 PADDING_LABEL = -100
+_USUAL = ("inputs_embeds", "output_attentions", "output_hidden_states", "return_dict")
 
 
 @dataclass
@@ -179,11 +180,11 @@ def _check_batch(
     encoder: nn.Module, input_ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_labels: int
 ) -> tuple[Tensor, Tensor | None]:
     """Checks a batch; returns the mask, all ones where none is given, and label ids, each once in a text."""
-    shape = tuple(input_ids.shape)
-    if input_ids.dtype not in (torch.int64, torch.int32) or len(shape) != 2 or input_ids.numel() == 0:
+    shape, dtype = tuple(getattr(input_ids, "shape", ())), getattr(input_ids, "dtype", None)
+    if dtype not in (torch.int64, torch.int32) or len(shape) != 2 or input_ids.numel() == 0:
         raise ValueError(
             "`input_ids` must hold token ids as integers, of the shape (texts, tokens) each at least 1, got "
-            f"{input_ids.dtype} of the shape {shape}; skip empty batches."
+            f"{dtype} of the shape {shape}; skip empty batches."
         )
     max_tokens = position_limit(encoder)
     if max_tokens is not None and shape[1] > max_tokens:
@@ -209,6 +210,15 @@ def _check_batch(
     if not torch.compiler.is_exporting():
         _check_values(attention_mask, labels, num_labels)
     return attention_mask, labels
+
+
+def check_usual(arguments: dict[str, Any]) -> None:
+    """Refuses arguments of other models, unless they ask for nothing: adapters pass them on to any model."""
+    for name, value in arguments.items():
+        if name not in _USUAL or (value is not None and value is not (name == "return_dict")):
+            raise ValueError(
+                f"`{name}` is not to be had: leave it out, or ask `model.encoder` what the encoder knows."
+            )
 
 
 def each_once(ids: Tensor) -> Tensor:

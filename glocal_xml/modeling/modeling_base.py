@@ -14,7 +14,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from .blend import ExpertsMixin
 from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, make_config, write_label_names
-from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, load_encoder
+from .encoder import EncodedTexts, attended_first, check_usual, encode_texts, evaluation_mode, load_encoder
 from .label_scores import MeanProbability, XMTCOutput, check_label_ids
 from .linear_head import IdentityStart, LabelTable, Projection
 
@@ -185,8 +185,10 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         output_logits: bool | None = None,
         candidate_ids: Tensor | None = None,
         output_scores: bool = False,
+        **usual: Any,
     ) -> XMTCOutput:
         """What `forward` returns, from the scores of all labels and the terms of the loss, where there are any."""
+        check_usual(usual)
         scores = self.blended(scores, texts.token_ids if text_ids is None else text_ids)
         output = XMTCOutput(scores=scores if output_scores else None)
         if loss_terms:
@@ -221,8 +223,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
     ) -> XMTCOutput:
         """The best labels of each text, of all or of candidates, in evaluation mode; without keeping all scores."""
         if candidate_ids is not None:
-            ids = check_label_ids(candidate_ids, self.config.num_labels, input_ids, name="candidate_ids")
-            candidate_ids = ids.unique()  # in order
+            candidate_ids = check_label_ids(candidate_ids, self.config.num_labels, input_ids, "candidate_ids").unique()
         with evaluation_mode(self):
             inputs = (input_ids, attention_mask, token_type_ids, None, text_ids)
             return self(*inputs, top_k=top_k, output_logits=False, candidate_ids=candidate_ids)
