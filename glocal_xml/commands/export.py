@@ -1,4 +1,4 @@
-"""`glocal-xml export`: a trained model as a program that needs torch alone."""
+"""`glocal-xml export`: a trained model as a program that needs torch alone, or as ONNX."""
 
 from io import BytesIO
 from pathlib import Path
@@ -7,7 +7,7 @@ from glocal_xml.atomic_file import write_atomically
 
 from .command_parser import command_parser
 
-PROGRAM_FILE = "model.pt2"
+PROGRAM_FILE, ONNX_FILE = "model.pt2", "model.onnx"
 
 
 def main(argv: list[str]) -> None:
@@ -16,28 +16,36 @@ def main(argv: list[str]) -> None:
         "export",
         f"Write {PROGRAM_FILE}, a program of torch.export with the probabilities of all labels, labels.txt\n"
         f'and the tokenizer. `torch.export.load("{PROGRAM_FILE}").module()(input_ids, attention_mask)` runs it.',
-        ["export outputs/tags --output outputs/tags-program"],
+        [
+            "export outputs/tags --output outputs/tags-program",
+            "export outputs/tags --output outputs/tags-onnx --onnx --top_k 10",
+        ],
     )
-    parser.add_argument("model", help="folder or Hub id of a trained model without label tree and experts")
+    parser.add_argument("model", help="folder or Hub id of a trained model without experts")
     parser.add_argument("--output", metavar="FOLDER", required=True, help="folder for the program")
+    parser.add_argument("--onnx", action="store_true", help=f"write {ONNX_FILE} instead (extra onnx)")
+    parser.add_argument("--top_k", type=int, help="ids and probabilities of so many best labels instead of all")
     args = parser.parse_args(argv)
-    path = Path(args.output, PROGRAM_FILE)
+    path = Path(args.output, ONNX_FILE if args.onnx else PROGRAM_FILE)
     if path.exists():
         raise ValueError(f"{path} is there already; choose another folder.")
     # What follows takes seconds, which the help need not.
     import torch
 
-    from glocal_xml.export import exported
+    from glocal_xml.export import exported, onnx_program
     from glocal_xml.modeling.configuration_base import write_label_names
     from glocal_xml.trained_model import open_pipeline
 
     pipe = open_pipeline(args.model, device="cpu")
-    program = exported(pipe.model)
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = BytesIO()
-    torch.export.save(program, content)
+    if args.onnx:
+        onnx_program(pipe.model, args.top_k).save(content)
+    else:
+        torch.export.save(exported(pipe.model, args.top_k), content)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content.getbuffer())
     pipe.tokenizer.save_pretrained(args.output)
     if pipe.model.label_names is not None:
         write_label_names(args.output, pipe.model.label_names)
-    print(f"{path}: probabilities of {pipe.model.config.num_labels:,} labels")
+    which = f"{pipe.model.config.num_labels:,} labels" if args.top_k is None else f"the best {args.top_k} labels"
+    print(f"{path}: probabilities of {which}")

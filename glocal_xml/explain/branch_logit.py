@@ -37,14 +37,14 @@ def branch_shares(scores: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 @torch.no_grad()
 def label_biases(model: XMTCPreTrainedModel, branch: str, label_ids: torch.Tensor) -> torch.Tensor:
     """Biases of labels in a branch, of shape (labels,)."""
-    table, shard = model.branch_heads()[branch].label_embeddings, getattr(model, "label_shard", None)
+    rows, shard = model.branch_heads()[branch].label_embeddings.read(), getattr(model, "label_shard", None)
     if not model.config.label_bias:
         return torch.zeros(len(label_ids), dtype=torch.double)
     # Labels may be split over processes, each with the biases of its own.
     biases = (
-        table.biases(label_ids)
+        rows.biases(label_ids)
         if shard is None
-        else shard.collect(lambda ids: table.biases(ids).unsqueeze(0), label_ids)[0]
+        else shard.collect(lambda ids: rows.biases(ids).unsqueeze(0), label_ids)[0]
     )
     return biases.cpu().double()
 

@@ -11,7 +11,7 @@ from glocal_xml.modeling.encoder import evaluation_mode, position_limit
 _REFUSED_ENCODERS = ("word_lstm", "xlnet")
 
 
-def exported(model: XMTCPreTrainedModel) -> ExportedProgram:
+def exported(model: XMTCPreTrainedModel, top_k: int | None = None) -> ExportedProgram:
     """
     The program that gives the probabilities of all labels, of shape (texts, labels), from `input_ids` and
     `attention_mask`, for any number of texts and of tokens from two on. It checks nothing that it is given.
@@ -23,20 +23,24 @@ def exported(model: XMTCPreTrainedModel) -> ExportedProgram:
     ```
 
     Args:
-        model: A trained model of GlocalXML, ME-XML or LightAttention without a label tree and without experts. Those
-            with a tree, and APLC-XLNet, choose by the text what they compute, as experts do, and cannot be exported.
+        model: A trained model without experts; these choose by the text what they compute, and cannot be exported.
+        top_k: Where given, the program gives ids and probabilities of so many best labels instead, each (texts,
+            top_k), as `predict_top_k` finds them; of equal scores any may come first.
     """
     _check(model)
     most = position_limit(model.encoder)
     shape = {0: Dim("texts", min=1), 1: Dim("tokens", min=2, max=most)}
     tokens = torch.full((2, 8 if most is None else min(8, most)), 1, device=model.device)
     example = (tokens, torch.ones_like(tokens))
-    try:
-        with evaluation_mode(model), torch.no_grad():
-            return torch.export.export(_Probabilities(model), example, dynamic_shapes=(shape, shape))
-    except (RuntimeError, torch._dynamo.exc.UserError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"The encoder {model.config.encoder.model_type} cannot be exported: {reason}") from error
+    program = _Probabilities(model) if top_k is None else _BestLabels(model, top_k)
+    with evaluation_mode(model), torch.no_grad():
+        # What a model asks of its buffers once, such as the shape of a tree, it keeps; what it refuses it says here.
+        program(*example)
+        try:
+            return torch.export.export(program, example, dynamic_shapes=(shape, shape))
+        except (RuntimeError, torch._dynamo.exc.UserError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise ValueError(f"The encoder {model.config.encoder.model_type} cannot be exported: {reason}") from error
 
 
 class _Probabilities(nn.Module):
@@ -50,6 +54,18 @@ class _Probabilities(nn.Module):
         return self.model(input_ids, attention_mask, output_scores=True).scores.all().sigmoid()  # (texts, labels)
 
 
+class _BestLabels(nn.Module):
+    """What is exported with `top_k`: ids and probabilities."""
+
+    def __init__(self, model: XMTCPreTrainedModel, top_k: int):
+        super().__init__()
+        self.model, self.top_k = model, top_k
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        best = self.model(input_ids, attention_mask, top_k=self.top_k, output_logits=False)
+        return best.top_k_ids, best.top_k_scores  # (texts, top_k) each
+
+
 def _check(model: XMTCPreTrainedModel) -> None:
     if model.encoder is None:
         raise ValueError("A model without an encoder counts tokens, and cannot be exported: use the pipeline.")
@@ -57,11 +73,6 @@ def _check(model: XMTCPreTrainedModel) -> None:
         raise ValueError(
             f"The experts {', '.join(model.text_experts())} count the tokens of whole texts, and cannot be exported: "
             "train with `--experts none`, or use the pipeline."
-        )
-    if getattr(model, "label_tree", None) is not None:
-        raise ValueError(
-            "A model with a label tree chooses by the text which labels it scores, and cannot be exported: use "
-            "`predict_top_k`."
         )
     encoder = model.config.encoder.model_type
     if encoder in _REFUSED_ENCODERS:

@@ -69,7 +69,7 @@ class AdaptiveLabelClusters(nn.Module):
         widths = tail_widths(hidden_size, decay, len(self.sizes) - 1)
         # Together the paper's linear layer of |V_h| + K outputs.
         self.label_embeddings = LabelTable(hidden_size, self.sizes[0], bias)
-        self.roots = nn.Linear(hidden_size, len(widths), bias=bias)
+        self.roots = LabelTable(hidden_size, len(widths), bias)
         self.tails = nn.ModuleList(
             TailCluster(hidden_size, width, size, tail_norm, bias)
             for width, size in zip(widths, self.sizes[1:], strict=True)
@@ -158,15 +158,17 @@ class ClusterScores(LabelScores):
 
     def __init__(self, layer: AdaptiveLabelClusters, hidden: Tensor):
         self.layer, self.hidden, self.clusters = layer, hidden, layer.runs
+        # Kept, since hooks that bring buffers take them away after the call of the layer.
+        self.label_places, self.label_order = layer.label_places, layer.label_order  # (labels,) each
         self.num_texts, self.num_labels = hidden.shape[0], layer.num_labels
         per_label = 4 * (6 * hidden.shape[0] + 2 * hidden.shape[1])
         self.run_size = chunk_size(self.num_labels, per_label, layer.chunk_bytes, hidden.device)
         precision = torch.promote_types(hidden.dtype, torch.float32)
         # A root counts in every label of its tail, and there are few of them.
         with torch.autocast(hidden.device.type, enabled=False):
-            bias = None if layer.roots.bias is None else layer.roots.bias.to(precision)
-            # (texts, tails)
-            self.roots = nn.functional.linear(hidden.to(precision), layer.roots.weight.to(precision), bias)
+            roots = layer.roots.read()
+            bias = None if roots.bias is None else roots.bias.to(precision)
+            self.roots = nn.functional.linear(hidden.to(precision), roots.weight.to(precision), bias)  # (texts, tails)
 
     def _within(self, cluster: int, texts: Tensor | slice = ALL_TEXTS) -> LinearScores:
         """Scores of the labels of a cluster without its root, for all texts or those with the given numbers."""
@@ -180,10 +182,10 @@ class ClusterScores(LabelScores):
         return product_logits(self.roots[texts, cluster - 1 : cluster], scores) if cluster else scores
 
     def run(self, start: int, stop: int) -> Tensor:
-        return self._at_places(self.layer.label_places[start:stop])
+        return self._at_places(self.label_places[start:stop])
 
     def chosen(self, label_ids: Tensor) -> Tensor:
-        return self._at_places(self.layer.label_places[label_ids])
+        return self._at_places(self.label_places[label_ids])
 
     def _at_places(self, places: Tensor) -> Tensor:
         """Logits of labels by where they stand, (labels,) or (texts, chosen)."""
@@ -198,12 +200,12 @@ class ClusterScores(LabelScores):
     def all(self) -> Tensor:
         clusters = enumerate(self.layer.sizes)
         parts = [self._with_root(cluster, self._within(cluster).run(0, size)) for cluster, size in clusters]
-        return torch.cat(parts, dim=1)[:, self.layer.label_places]
+        return torch.cat(parts, dim=1)[:, self.label_places]
 
     def loss(self, labels: Tensor) -> Tensor:
         """The loss of the paper, from ids of the labels of each text, each once, padded with -100."""
         hidden, roots, layer = self.hidden, self.roots, self.layer
-        places = layer.label_places[labels.clamp(min=0)].masked_fill(labels < 0, PADDING_LABEL)  # (texts, positives)
+        places = self.label_places[labels.clamp(min=0)].masked_fill(labels < 0, PADDING_LABEL)  # (texts, positives)
         visited = torch.stack([_inside(places, run).any(dim=1) for run in self.clusters[1:]], dim=1)  # (texts, tails)
         tail_sizes = torch.tensor(layer.sizes[1:]).to(hidden.device)
         terms = layer.sizes[0] + torch.where(visited, tail_sizes, 1).sum(dim=1)  # (texts,)
@@ -212,13 +214,13 @@ class ClusterScores(LabelScores):
 
         head, pair = self._within(0), partial(binary_cross_entropy_pair, text_weights=text_weights)
         options = {"labels": _rows(places, self.clusters[0]), "chunk_size": head.run_size, "loss_pair": pair}
-        loss = fused_loss(partial(linear_loss, **options), (hidden, head.weight, head.bias), scale)
+        loss = fused_loss(partial(linear_loss, **options), (hidden, head.table.weight, head.table.bias), scale)
         unvisited = nn.functional.softplus(roots).masked_fill(visited, 0).sum(dim=1)  # (texts,)
         loss = loss + (unvisited * text_weights).sum() * scale
         for cluster, texts in self._texts_of_tails(visited):
             tail, labels = self._within(cluster, texts), _rows(places[texts], self.clusters[cluster])
             options = {"labels": labels, "chunk_size": tail.run_size, "text_weights": text_weights[texts]}
-            inputs = (tail.document_embedding, tail.weight, tail.bias, roots[texts, cluster - 1 : cluster])
+            inputs = (tail.document_embedding, tail.table.weight, tail.table.bias, roots[texts, cluster - 1 : cluster])
             loss = loss + fused_loss(partial(tail_loss, **options), inputs, scale)
         return loss
 
@@ -231,6 +233,9 @@ class ClusterScores(LabelScores):
         the tail can reach therefore.
         """
         k = min(k, self.num_labels)
+        if torch.compiler.is_exporting():
+            # A program computes the same for all texts.
+            return TopLabels(k).update(self.all(), 0).ranking(self.num_texts)
         best = self._updated(TopLabels(k), 0)
         # Fewer labels than k in the head: lower than any other.
         best.pad()
@@ -242,7 +247,7 @@ class ClusterScores(LabelScores):
 
     def _updated(self, best: TopLabels, cluster: int, texts: Tensor | slice = ALL_TEXTS) -> TopLabels:
         """A ranking with the labels of one cluster added to it."""
-        within, label_ids = self._within(cluster, texts), self.layer.label_order[self.clusters[cluster]]
+        within, label_ids = self._within(cluster, texts), self.label_order[self.clusters[cluster]]
         for start, stop in within.runs():
             best.update(self._with_root(cluster, within.run(start, stop), texts), label_ids[start:stop])
         return best

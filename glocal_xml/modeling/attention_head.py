@@ -94,8 +94,8 @@ class WordScores(LabelScores):
         # In one piece: the tokens of all texts are viewed as one matrix.
         self.keys, self.values, self.mask = keys.contiguous(), values.contiguous(), mask
         self.temperature = head.temperature
-        self.table, self.queries, self.bias = read_table(head)  # (labels, key), (labels,)
-        self.num_texts, self.num_labels = keys.shape[0], self.queries.shape[0]
+        self.table = read_table(head)
+        self.num_texts, self.num_labels = keys.shape[0], self.table.weight.shape[0]
         self.blocks = plan_blocks(self.num_labels, bytes_per_score, head.chunk_bytes, mask)
         self.run_size = self.blocks.num_labels
 
@@ -132,7 +132,7 @@ class WordScores(LabelScores):
     def loss(self, labels: Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> Tensor:
         options = {"labels": labels, "temperature": self.temperature, "blocks": self.blocks, "loss_pair": loss_pair}
         compute = partial(reading_loss, make_reader=self.make_reader, **options)
-        inputs = (self.keys, self.values, self.queries, self.bias, *self.parameters)
+        inputs = (self.keys, self.values, self.table.weight, self.table.bias, *self.parameters)
         return fused_loss(compute, inputs, 1 / (self.num_texts * self.num_labels))
 
 

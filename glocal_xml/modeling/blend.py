@@ -63,7 +63,7 @@ class Blend(MeanProbability):
         ids = torch.cat(found, dim=1).sort(dim=1).values
         logits = [scores.chosen(ids) for scores in self.branches.values()]
         rows = torch.cat(self.with_branches(logits, ids))
-        times = len(rows) // len(ids)
+        times = rows.shape[0] // ids.shape[0]
         rows = rows.masked_fill((each_once(ids) < 0).repeat(times, 1), -torch.inf)
         return TopLabels(k).update(rows, ids.repeat(times, 1)).ranking(self.num_texts)
 

@@ -221,11 +221,11 @@ def _check_batch(
     encoder: nn.Module, input_ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_labels: int
 ) -> tuple[Tensor, Tensor | None]:
     """Checks a batch; returns the mask, all ones where none is given, and label ids, each once in a text."""
-    shape = tuple(input_ids.shape)
-    if input_ids.dtype not in (torch.int64, torch.int32) or len(shape) != 2 or input_ids.numel() == 0:
+    shape, dtype = tuple(getattr(input_ids, "shape", ())), getattr(input_ids, "dtype", None)
+    if dtype not in (torch.int64, torch.int32) or len(shape) != 2 or input_ids.numel() == 0:
         raise ValueError(
             "`input_ids` must hold token ids as integers, of the shape (texts, tokens) each at least 1, got "
-            f"{input_ids.dtype} of the shape {shape}; skip empty batches."
+            f"{dtype} of the shape {shape}; skip empty batches."
         )
     max_tokens = position_limit(encoder)
     if max_tokens is not None and shape[1] > max_tokens:

@@ -76,10 +76,9 @@ class EvidenceScores(WordScores):
     def __init__(self, head: EvidenceHead, keys: Tensor, values: Tensor, mask: Tensor):
         # Weights, evidence and their product.
         super().__init__(head, keys, values, mask, 4 * (3 * keys.shape[1] + 2))
+        self.outputs = self.table if head.label_outputs is None else read_table(head, "label_outputs")
         # Tied rows have their gradient with the queries.
-        self.outputs, rows = self.table, None
-        if head.label_outputs is not None:
-            self.outputs, rows, _ = read_table(head, "label_outputs")
+        rows = None if self.outputs is self.table else self.outputs.weight
         self.make_reader, self.parameters = evidence_reader, [rows]
 
     def sums(self, labels: Labels, weights: Tensor, texts: slice = ALL, tokens: int | None = None) -> Tensor:

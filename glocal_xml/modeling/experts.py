@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .label_scores import LabelScores, TopLabels, product_logits
+from .linear_head import check_loaded
 
 # Margins of linear classifiers end near -1 and 1; times this they are log-odds of about the right size. Nodes of a
 # tree decide less sharply than labels: the best of several pairs on held-out training texts of three data sets.
@@ -130,6 +131,7 @@ class ExpertScores(LabelScores):
     """Logits of an expert for all labels, computed at once when the first of them is asked for."""
 
     def __init__(self, expert: "LexicalExpert | MemoryExpert", token_ids: Tensor):
+        check_loaded(expert)
         self.expert, self.token_ids = expert, token_ids
         self.num_texts, self.num_labels, self.run_size = len(token_ids), expert.num_labels, expert.num_labels
         self._logits: Tensor | None = None

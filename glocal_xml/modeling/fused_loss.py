@@ -46,6 +46,8 @@ def fused_loss(compute: Callable[..., LossAndGradients], inputs: Sequence[Tensor
         inputs: The first one is in the precision of the products; None is a parameter that the head does not have.
         scale: What makes a mean of the sum.
     """
+    if any(value is not None and value.is_meta > inputs[0].is_meta for value in inputs):
+        raise ValueError("The weights of a head are offloaded, with which there is no loss: leave `labels` out.")
     needed = tuple(value is not None and value.requires_grad for value in inputs)
     # Decided here, since inside a Function gradients look wanted under `no_grad` too.
     if torch.is_grad_enabled() and any(needed):

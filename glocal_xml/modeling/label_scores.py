@@ -183,6 +183,12 @@ class TopLabels:
             labels = torch.arange(labels, labels + logits.shape[1], device=logits.device)
             if logits.device.type == "cpu" and logits.shape[1] > 4 * self.k * _BLOCK:
                 logits, labels = self._best_blocks(logits, labels)
+        if torch.compiler.is_exporting():
+            # A program scores all labels at once, and ONNX knows no bits of numbers: equal scores come in any order.
+            values, columns = logits.float().topk(min(self.k, logits.shape[1]), dim=1)
+            ids = labels[columns] if labels.dim() == 1 else labels.gather(1, columns)
+            self.result = lambda: (values, ids)
+            return self
         # 0.0 turns the zero with a minus sign into the other, which equals it.
         bits = (logits.float() + 0.0).view(torch.int32)
         # Negative floats are ordered the other way round.
@@ -204,7 +210,7 @@ class TopLabels:
         blocks = logits[:, :whole].unflatten(1, (-1, _BLOCK))
         numbers = TopLabels(self.k).update(blocks.amax(dim=2), torch.arange(blocks.shape[1])).result()[1]
         columns = (numbers.unsqueeze(2) * _BLOCK + torch.arange(_BLOCK)).flatten(1)
-        rest = torch.arange(whole, logits.shape[1]).expand(len(logits), -1)
+        rest = torch.arange(whole, logits.shape[1]).expand(logits.shape[0], -1)
         columns = torch.cat([columns, rest], dim=1)
         return logits.gather(1, columns), labels[columns]
 
@@ -224,7 +230,7 @@ class TopLabels:
     def ranking(self, num_texts: int) -> Ranking:
         """The result, of which rows beyond the number of texts are those of branches, one after the other."""
         logits, ids = self.result()
-        final, *others = ids.split(num_texts)
+        final, *others = ids.unflatten(0, (ids.shape[0] // num_texts, num_texts))
         return Ranking(logits[:num_texts], final, torch.stack(others, dim=1) if others else None)
 
 
@@ -236,11 +242,9 @@ def masked_softmax(scores: Tensor, padding: Tensor | None) -> Tensor:
 
 
 def pieces(label_ids: Tensor, size: int) -> Sequence[Tensor]:
-    """
-    Labels per text, (texts, chosen), in pieces of at most `size` columns, so that what is gathered for them is small;
-    in one piece where a gradient needs all of it anyway.
-    """
-    return [label_ids] if torch.is_grad_enabled() else label_ids.split(max(1, size), dim=1)
+    """Labels per text, (texts, chosen), in pieces of at most `size` columns; in one where all is needed anyway."""
+    whole = torch.is_grad_enabled() or torch.compiler.is_exporting()
+    return [label_ids] if whole else label_ids.split(max(1, size), dim=1)
 
 
 def check_label_ids(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .encoder import PADDING_LABEL, each_once
 from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, log_odds_of, product_logits
+from .linear_head import LabelRows, check_loaded
 
 
 class SparseLabelTable(nn.Embedding):
@@ -21,27 +22,40 @@ class SparseLabelTable(nn.Embedding):
 
     def __init__(self, size: int, num_labels: int, bias: bool = False):
         super().__init__(num_labels, size, sparse=True)
-        self.bias_table = nn.Embedding(num_labels, 1, sparse=True) if bias else None
+        self.bias_table = SparseLabelTable(1, num_labels) if bias else None
 
-    def rows(self, label_ids: slice | Tensor | None = None) -> Tensor:
-        if isinstance(label_ids, Tensor):
-            return self(label_ids)
-        return self.weight if label_ids is None else self.weight[label_ids]
+    def forward(self) -> Tensor:
+        return self.weight
 
-    def biases(self, label_ids: slice | Tensor | None = None) -> Tensor | None:
-        if self.bias_table is None:
-            return None
-        if isinstance(label_ids, Tensor):
-            # The gradient of a sum is the same memory for all of its terms, and that of a lookup keeps it as it is:
-            # data parallelism, which divides gradients in place as soon as they are there, would divide those of all
-            # terms. A product has a gradient of its own.
-            return self.bias_table(label_ids).squeeze(-1) * 1.0
-        biases = self.bias_table.weight.squeeze(-1)
-        return biases if label_ids is None else biases[label_ids]
+    def read(self) -> "SparseRows":
+        """The rows of all labels, called for as those of [`LabelTable`]."""
+        return SparseRows(self(), None if self.bias_table is None else self.bias_table(), self.sparse)
 
     @torch.no_grad()
     def start_biases(self, log_odds: Tensor) -> None:
         self.bias_table.weight.copy_(log_odds.unsqueeze(-1))
+
+
+@dataclass
+class SparseRows(LabelRows):
+    """As [`LabelRows`], of a table with sparse gradients; biases are a table too, of shape (labels, 1)."""
+
+    sparse: bool = True
+
+    def rows(self, label_ids: slice | Tensor) -> Tensor:
+        if isinstance(label_ids, slice):
+            return self.weight[label_ids]
+        return nn.functional.embedding(label_ids, self.weight, sparse=self.sparse)
+
+    def biases(self, label_ids: slice | Tensor) -> Tensor | None:
+        if self.bias is None:
+            return None
+        if isinstance(label_ids, slice):
+            return self.bias[label_ids].squeeze(-1)
+        # The gradient of a sum is the same memory for all of its terms, and that of a lookup keeps it as it is: data
+        # parallelism, which divides gradients in place as soon as they are there, would divide those of all terms. A
+        # product has a gradient of its own.
+        return nn.functional.embedding(label_ids, self.bias, sparse=self.sparse).squeeze(-1) * 1.0
 
 
 @dataclass
@@ -98,6 +112,7 @@ class CandidateTree(nn.Module):
     def family_sizes(self) -> list[tuple[int, int]]:
         """Fewest and most children of the nodes of each level; refuses a tree that is not there yet."""
         # Kept once it is known, since asking a device takes time.
+        check_loaded(self)
         if self._family_sizes is None:
             if self.child_starts(len(self.level_sizes) - 1)[-1] != self.num_labels:
                 raise ValueError(
@@ -141,8 +156,14 @@ class CandidateTree(nn.Module):
         """The node of each level, from the top, that labels lie under; each of the shape of `label_ids`."""
         nodes = [self.label_clusters[label_ids]]
         for level in range(len(self.level_sizes) - 2, -1, -1):
-            nodes.append(torch.searchsorted(self.child_starts(level), nodes[-1], right=True) - 1)
+            nodes.append(self.parents(level)[nodes[-1]])
         return nodes[::-1]
+
+    def parents(self, level: int) -> Tensor:
+        """The node of a level that each node of the next lies under, (nodes of the next level,)."""
+        # The children of a node are a run, and each run starts a new number.
+        starts, number = self.child_starts(level), self.level_sizes[level + 1]
+        return torch.zeros(number, dtype=torch.long, device=starts.device).scatter(0, starts[1:-1], 1).cumsum(0)
 
     def true_nodes(self, labels: Tensor) -> list[Tensor]:
         """The nodes of each level that lead to `labels`, each once, (texts, positives) padded with -100."""
@@ -176,8 +197,7 @@ class CandidateTree(nn.Module):
             result.append(log_odds_of(log_any - any_below[parents]))
             log_any = any_below
             if level > 0:
-                sizes = self.child_starts(level - 1).diff()
-                parents = torch.arange(len(sizes), device=odds.device).repeat_interleave(sizes)
+                parents = self.parents(level - 1)
         return [log_odds_of(log_any), *result[::-1]]
 
 
@@ -271,9 +291,7 @@ class TreeScores(MeanProbability):
         first, *others = self.levels.values()
         paths = first.all()
         for level, scores in enumerate(others):
-            parents = torch.arange(paths.shape[1], device=paths.device)
-            parents = parents.repeat_interleave(self.tree.child_starts(level).diff(), output_size=scores.num_labels)
-            paths = product_logits(paths[:, parents], scores.all())
+            paths = product_logits(paths[:, self.tree.parents(level)], scores.all())
         return paths
 
     def paths(self, label_ids: Tensor) -> Tensor:

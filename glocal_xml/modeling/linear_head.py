@@ -1,5 +1,6 @@
 """Tables with one embedding per label, and the head that compares them with one vector per text."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -27,20 +28,32 @@ class LabelTable(nn.Linear):
     def __init__(self, size: int, num_labels: int, bias: bool = False):
         super().__init__(size, num_labels, bias=bias)
 
-    def rows(self, label_ids: slice | Tensor | None = None) -> Tensor:
-        """Embeddings of labels, of shape (labels, size), or that of the ids and one dimension more; all by default."""
-        weight = own_part(self.weight)
-        return weight if label_ids is None else weight[label_ids]
+    def forward(self) -> "LabelRows":
+        return LabelRows(own_part(self.weight), own_part(self.bias))
 
-    def biases(self, label_ids: slice | Tensor | None = None) -> Tensor | None:
-        """Biases of labels, of shape (labels,) or that of the ids."""
-        bias = own_part(self.bias)
-        return bias if bias is None or label_ids is None else bias[label_ids]
+    def read(self) -> "LabelRows":
+        """The rows of all labels that this process holds."""
+        # Called, so that hooks bring weights that are kept elsewhere; tensor parallelism has a `forward` of its own.
+        return LabelTable.forward(self) if hasattr(self.weight, "to_local") else self()
 
     @torch.no_grad()
     def start_biases(self, log_odds: Tensor) -> None:
         """Starts the bias of every label at its log-odds, of shape (labels,)."""
-        self.biases().copy_(log_odds)
+        self.read().bias.copy_(log_odds)
+
+
+@dataclass
+class LabelRows:
+    """What a label table holds now, for all labels or for chosen ones of any shape."""
+
+    weight: Tensor  # (labels, size)
+    bias: Tensor | None  # (labels,)
+
+    def rows(self, label_ids: slice | Tensor) -> Tensor:
+        return self.weight[label_ids]
+
+    def biases(self, label_ids: slice | Tensor) -> Tensor | None:
+        return None if self.bias is None else self.bias[label_ids]
 
 
 class Projection(nn.Linear):
@@ -56,21 +69,27 @@ def own_part(parameter: Tensor | None) -> Tensor | None:
     if parameter is None or not hasattr(parameter, "to_local"):
         return parameter
     if parameter.device_mesh.mesh_dim_names != ("tp",):
-        raise ValueError(
-            "A label table is split by something other than `tp_size`: leave heads over labels out of other sharding."
-        )
+        raise ValueError("A label table is sharded otherwise than by `tp_size`: leave heads out of other sharding.")
     return parameter.to_local()
 
 
-def read_table(head: nn.Module, name: str = "label_embeddings") -> tuple[nn.Module, Tensor, Tensor | None]:
-    """A label table of a head, its rows and biases; refuses what adapters or quantisation put in its place."""
+def read_table(head: nn.Module, name: str = "label_embeddings") -> LabelRows:
+    """The rows of a label table of a head; refuses what adapters, quantisation or sharding put in its place."""
     table = getattr(head, name)
-    if not hasattr(table, "rows") or not table.weight.is_floating_point():
+    # FSDP takes the weights of what it wraps away after each call, and scores are computed later.
+    is_wrapped = any(hasattr(module, "reshard") for module in head.modules())
+    if is_wrapped or not hasattr(table, "read") or not table.weight.is_floating_point():
         raise ValueError(
-            f"`{name}` is {type(table).__name__}; heads need a plain label table of floating-point numbers: leave it "
-            "out of adapters, quantisation and sharding of its own."
+            f"`{name}` is {type(table).__name__} in {type(head).__name__}; heads need plain tables of floats: leave "
+            "them out of adapters, quantisation and sharding of their own; shard layers of the encoder and the model."
         )
-    return table, table.rows(), table.biases()
+    return table.read()
+
+
+def check_loaded(module: nn.Module) -> None:
+    """Refuses buffers that are kept elsewhere: what reads them is no call that would bring them."""
+    if any(buffer.is_meta and type(buffer) is Tensor for buffer in module.buffers()):
+        raise ValueError(f"The buffers of {type(module).__name__} are offloaded: offload without `offload_buffers`.")
 
 
 class LinearHead(nn.Module):
@@ -111,14 +130,14 @@ class LinearScores(LabelScores):
 
     def __init__(self, head: nn.Module, document_embedding: Tensor, chunk_bytes: int | None, matrices: int = 4):
         self.document_embedding = document_embedding
-        self.table, self.weight, self.bias = read_table(head)  # (labels, hidden), (labels,)
-        self.num_texts, self.num_labels = document_embedding.shape[0], self.weight.shape[0]
+        self.table = read_table(head)
+        self.num_texts, self.num_labels = document_embedding.shape[0], self.table.weight.shape[0]
         # With the label's embedding and its gradient, which should stay in the cache.
         per_label = 4 * (matrices * self.num_texts + 2 * document_embedding.shape[1])
         self.run_size = chunk_size(self.num_labels, per_label, chunk_bytes, document_embedding.device)
 
     def run(self, start: int, stop: int) -> Tensor:
-        logits = at_least_float(nn.functional.linear(self.document_embedding, self.weight[start:stop]))
+        logits = at_least_float(nn.functional.linear(self.document_embedding, self.table.weight[start:stop]))
         return with_bias(logits, self.table.biases(slice(start, stop)))
 
     def chosen(self, label_ids: Tensor) -> Tensor:
@@ -135,7 +154,7 @@ class LinearScores(LabelScores):
 
     def loss(self, labels: Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> Tensor:
         compute = partial(linear_loss, labels=labels, chunk_size=self.run_size, loss_pair=loss_pair)
-        inputs = (self.document_embedding, self.weight, self.bias)
+        inputs = (self.document_embedding, self.table.weight, self.table.bias)
         return fused_loss(compute, inputs, 1 / (self.num_texts * self.num_labels))
 
 

@@ -190,9 +190,13 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
+        inputs_embeds: None = None,
         **answering: Any,
     ) -> XMTCOutput | tuple:
         """What `forward` returns, from the scores of all labels and the terms of the loss, where there are any."""
+        # Adapters pass it on to any model, mostly empty.
+        if inputs_embeds is not None:
+            raise ValueError("`inputs_embeds` is not supported, since experts count token ids: pass `input_ids`.")
         scores = self.blended(scores, texts.token_ids if text_ids is None else text_ids)
         output = self._ranked(scores, loss_terms, **answering)
         # Last, as in tuples of Transformers.
@@ -243,8 +247,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
     ) -> XMTCOutput:
         """The best labels of each text, of all or of candidates, in evaluation mode; without keeping all scores."""
         if candidate_ids is not None:
-            ids = check_label_ids(candidate_ids, self.config.num_labels, input_ids, name="candidate_ids")
-            candidate_ids = ids.unique()  # in order
+            candidate_ids = check_label_ids(candidate_ids, self.config.num_labels, input_ids, "candidate_ids").unique()
         with evaluation_mode(self):
             inputs = (input_ids, attention_mask, token_type_ids, None, text_ids)
             return self(*inputs, top_k=top_k, output_logits=False, candidate_ids=candidate_ids)

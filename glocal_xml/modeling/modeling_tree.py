@@ -43,6 +43,11 @@ class LabelTreeMixin:
 
     def level_heads(self) -> dict[str, nn.Module]:
         """The head over the nodes of each level from the top: `level 1` and so on, and `clusters` for the last."""
+        # FSDP, which adds this method, knows no sparse gradients.
+        if hasattr(self, "reshard"):
+            for module in self.modules():
+                if isinstance(module, SparseLabelTable):
+                    module.sparse = False
         names = [*(f"level {i + 1}" for i in range(len(self.level_classifiers) - 1)), "clusters"]
         return dict(zip(names, self.level_classifiers, strict=True))
 

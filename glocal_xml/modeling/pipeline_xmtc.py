@@ -193,7 +193,8 @@ class ExtremeMultiLabelPipeline(Pipeline):
         return self.postprocess(self.forward([self.preprocess(inputs, **preprocess)], **forward), **postprocess)
 
     def get_inference_context(self) -> Any:
-        return torch.inference_mode
+        # FSDP, which adds this method, counts versions of weights, which inference mode does not.
+        return torch.no_grad if hasattr(self.model, "reshard") else torch.inference_mode
 
     def _forward(
         self,

@@ -14,6 +14,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, ProgressCallback, Trainer
 
 from glocal_xml.data import LabelSpace, XMTCCollator
+from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .arguments import XMTCTrainingArguments
 from .callbacks import EpochStarter, RunReporter, TrainingFacts
@@ -57,14 +58,9 @@ class XMTCTrainer(Trainer):
         if windows is not None:
             # No argument of a model is called so, and Trainer would drop them.
             args.remove_unused_columns = False
-        if getattr(kwargs.get("model"), "is_distributed_loading_by_transformers", False):
-            # Accelerate refuses them on CPUs; and Trainer would evaluate every text once per process, and keep the
-            # optimiser states of the first process alone.
-            raise ValueError(
-                "The model is split over processes, which this trainer cannot train; use "
-                "`examples/run_xmtc_no_trainer.py --label_shards`, or load it without `distributed_config`."
-            )
-        check_processes(kwargs["model"].config, args.world_size)
+        # With `model_init` there is none yet.
+        if kwargs.get("model") is not None:
+            self._take_model(kwargs["model"], args)
         collator = XMTCCollator if windows is None else WindowCollator
         kwargs.setdefault("data_collator", collator(kwargs["processing_class"]))
         super().__init__(args=args, compute_metrics=self._metrics, **kwargs)
@@ -73,7 +69,6 @@ class XMTCTrainer(Trainer):
         self.remove_callback(PrinterCallback)
         self.add_callback(RunReporter(args.metrics_at, final_name(self.model), time_budget))
         self.add_callback(EpochStarter())
-        self.collapse_watch = CollapseWatch(label_space, args, self.model)
         self.training_facts = TrainingFacts()
         self.add_callback(self.training_facts)
         # What a whole run knows, where this is part of one.
@@ -87,6 +82,26 @@ class XMTCTrainer(Trainer):
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
         if time_budget is not None:
             self.add_callback(time_budget)
+
+    def _take_model(self, model: XMTCPreTrainedModel, args: XMTCTrainingArguments) -> None:
+        """Refuses a model that cannot be trained here, and watches over any other."""
+        if getattr(model, "is_distributed_loading_by_transformers", False):
+            # Accelerate refuses them on CPUs; and Trainer would evaluate every text once per process, and keep the
+            # optimiser states of the first process alone.
+            raise ValueError(
+                "The model is split over processes, which this trainer cannot train; use "
+                "`examples/run_xmtc_no_trainer.py --label_shards`, or load it without `distributed_config`."
+            )
+        check_processes(model.config, args.world_size)
+        # Without what PEFT puts around it.
+        own = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.collapse_watch = CollapseWatch(self.label_space, args, own)
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """A new model of `model_init`: one for each training, and for each trial of a `hyperparameter_search`."""
+        model = super().call_model_init(trial)
+        self._take_model(model, self.args)
+        return model
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         if self.time_budget is not None and self.lr_scheduler is None:
@@ -282,14 +297,16 @@ def parameter_groups(
         raise ValueError(f"The learning rate pattern {error.pattern!r} is no regular expression: {error}.") from None
     groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     unused = dict.fromkeys(module_learning_rates)
-    for name, parameter in model.named_parameters():
+    for wrapped, parameter in model.named_parameters():
+        # Below the two wrappers of PEFT names are the model's.
+        name = wrapped.removeprefix("base_model.model.")
         pattern = next((pattern for pattern in patterns if patterns[pattern].match(name)), None)
         unused.pop(pattern, None)
         if parameter.requires_grad:
             rate = learning_rate if pattern is None else module_learning_rates[pattern]
             # Parameters that are split over processes and whole ones cannot be updated by one call.
             split = hasattr(parameter, "to_local")
-            groups.setdefault((rate, weight_decay if name in decayed else 0.0, split), []).append(parameter)
+            groups.setdefault((rate, weight_decay if wrapped in decayed else 0.0, split), []).append(parameter)
     if unused:
         modules = sorted({re.escape(".".join(name.split(".")[:2])) for name, _ in model.named_parameters()})
         raise ValueError(

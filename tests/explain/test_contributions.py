@@ -91,7 +91,7 @@ def test_they_sum_to_the_logit_of_the_branch(evidence_model, tokenizer):
             assert set(label.other_contributions) == {"[CLS]", "[SEP]"}
     biases = [label.bias for label in explanation.labels]
     assert biases == pytest.approx(
-        model.branch_heads()[branch].label_embeddings.biases(torch.arange(len(NAMES))).tolist()
+        model.branch_heads()[branch].label_embeddings.read().biases(torch.arange(len(NAMES))).tolist()
     )
     assert len(set(biases)) == len(NAMES)
 

@@ -16,19 +16,23 @@ def plain_clusters(counts, sizes):
     return clusters
 
 
+def product(table, hidden):
+    return torch.nn.functional.linear(hidden, table.weight, table.bias)
+
+
 def plain_probabilities(layer, hidden, counts):
     """Eq. 2 for all labels, (texts, labels), and the probability of each tail, (texts, tails)."""
     clusters = plain_clusters(counts, layer.sizes)
-    roots = torch.sigmoid(layer.roots(hidden))
-    columns = dict(zip(clusters[0], torch.sigmoid(layer.label_embeddings(hidden)).T, strict=True))
+    roots = torch.sigmoid(product(layer.roots, hidden))
+    columns = dict(zip(clusters[0], torch.sigmoid(product(layer.label_embeddings, hidden)).T, strict=True))
     for i, (tail, labels) in enumerate(zip(layer.tails, clusters[1:], strict=True)):
         inner = hidden @ tail.projection.weight.T
         if tail.norm is not None:
             centred = inner - inner.mean(dim=1, keepdim=True)
             variance = (centred**2).mean(dim=1, keepdim=True)
             inner = torch.relu(centred / torch.sqrt(variance + tail.norm.eps) * tail.norm.weight + tail.norm.bias)
-        product = roots[:, i : i + 1] * torch.sigmoid(tail.label_embeddings(inner))
-        columns.update(zip(labels, product.T, strict=True))
+        joint = roots[:, i : i + 1] * torch.sigmoid(product(tail.label_embeddings, inner))
+        columns.update(zip(labels, joint.T, strict=True))
     return torch.stack([columns[label] for label in range(len(counts))], dim=1), roots
 
 

@@ -216,8 +216,8 @@ def test_label_bias_starts_at_the_log_odds():
     model = make(label_bias=True)
     log_odds = torch.linspace(-3, -1, 11)
     model.start_label_bias(log_odds)
-    assert torch.equal(model.global_head.label_embeddings.biases(), log_odds)
-    assert torch.equal(model.local_head.label_embeddings.biases(), log_odds)
+    assert torch.equal(model.global_head.label_embeddings.bias, log_odds)
+    assert torch.equal(model.local_head.label_embeddings.bias, log_odds)
     with pytest.raises(ValueError, match="label_bias=True"):
         make().start_label_bias(log_odds)
 

@@ -39,7 +39,9 @@ def test_equals_the_equations_of_the_paper():
     read = torch.einsum("blt,btd->bld", weights, hidden[1])
     first = torch.sigmoid(attention.mlp_output(torch.relu(attention.mlp_hidden(read)))).squeeze(-1)
     tokens = torch.cat([hidden[3][:, 0], hidden[2][:, 0]], dim=1)
-    second = torch.sigmoid(document.label_embeddings(torch.tanh(document.mlp_hidden(tokens))))
+    table = document.label_embeddings
+    inner = torch.tanh(document.mlp_hidden(tokens))
+    second = torch.sigmoid(torch.nn.functional.linear(inner, table.weight, table.bias))
     torch.testing.assert_close(model(INPUT_IDS).logits.sigmoid(), (first + second) / 2)
     scores = model.score_labels(torch.arange(11), INPUT_IDS)
     torch.testing.assert_close(scores["A-1"], first)

@@ -1,3 +1,5 @@
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -5,7 +7,7 @@ from transformers import Trainer, TrainingArguments
 
 from glocal_xml import GlocalXMLForMultiLabel, load_xmtc_dataset
 from glocal_xml.data import XMTCCollator, tokenize
-from glocal_xml.training import XMTCTrainer, known_labels, parameter_groups
+from glocal_xml.training import XMTCTrainer, XMTCTrainingArguments, known_labels, parameter_groups
 
 
 class Toy(nn.Module):
@@ -92,3 +94,80 @@ def test_a_split_model_is_refused(encoder_folder):
     model._is_distributed_loading_by_transformers = True
     with pytest.raises(ValueError, match="run_xmtc_no_trainer.py --label_shards"):
         XMTCTrainer(model=model, args=None, label_space=None)
+
+
+@pytest.fixture
+def make_trainer(encoder_folder, text_file, tokenizer, tmp_path):
+    """Trainers with texts and arguments of their own."""
+    parts, label_space = load_xmtc_dataset({"train": text_file("train.jsonl", 24)})
+    texts = tokenize(parts["train"], tokenizer, 16)
+
+    def new_model():
+        torch.manual_seed(0)
+        return GlocalXMLForMultiLabel.from_encoder(encoder_folder, label_names=label_space.names)
+
+    def make(model=None, **options):
+        fields = {"num_train_epochs": 1, "per_device_train_batch_size": 8, "learning_rate": 1e-2, "metrics_at": [1]}
+        args = XMTCTrainingArguments(str(tmp_path / "out"), use_cpu=True, disable_tqdm=True, **(fields | options))
+        data = {"processing_class": tokenizer, "train_dataset": texts, "eval_dataset": texts}
+        model = {"model_init": new_model} if model is None else {"model": model}
+        return XMTCTrainer(args=args, label_space=label_space, **model, **data)
+
+    make.new_model = new_model
+    return make
+
+
+def test_model_init_makes_a_new_model_for_each_training(make_trainer):
+    trainer = make_trainer()
+    trainer.train()
+    first, loss = trainer.model, trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.model is not first and trainer.collapse_watch.model is trainer.model
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(loss)
+
+
+def test_model_init_of_a_split_model_is_refused(make_trainer):
+    trainer = make_trainer()
+    model = make_trainer.new_model()
+    model._is_distributed_loading_by_transformers = True
+    trainer.model_init = lambda: model
+    with pytest.raises(ValueError, match="run_xmtc_no_trainer.py --label_shards"):
+        trainer.train()
+
+
+def test_hyperparameter_search(make_trainer):
+    pytest.importorskip("optuna")
+    best = make_trainer(save_strategy="no").hyperparameter_search(
+        hp_space=lambda trial: {"learning_rate": trial.suggest_categorical("learning_rate", [1e-6, 1e-2])},
+        compute_objective=lambda metrics: metrics["eval_loss"],
+        n_trials=4,
+        backend="optuna",
+    )
+    assert best.hyperparameters == {"learning_rate": 1e-2}
+
+
+def test_a_batch_that_fits_is_found(make_trainer, monkeypatch):
+    model = make_trainer.new_model()
+    forward = type(model).forward
+
+    @functools.wraps(forward)
+    def small_memory(self, input_ids, *args, **kwargs):
+        if len(input_ids) > 4:
+            raise RuntimeError("CUDA out of memory.")
+        return forward(self, input_ids, *args, **kwargs)
+
+    monkeypatch.setattr(type(model), "forward", small_memory)
+    trainer = make_trainer(model, auto_find_batch_size=True, save_strategy="no")
+    trainer.train()
+    assert trainer.state.train_batch_size <= 4 and trainer.state.epoch == 1
+    assert trainer.state.log_history[-1]["train_loss"] < 10
+
+
+def test_compiled_training_is_the_same(make_trainer):
+    found = []
+    # The default backend takes a minute to compile, and differs in the last digits.
+    for options in ({}, {"torch_compile": True, "torch_compile_backend": "eager"}):
+        trainer = make_trainer(make_trainer.new_model(), save_strategy="no", **options)
+        loss = trainer.train().training_loss
+        found.append((loss, trainer.evaluate()["eval_loss"]))
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
