@@ -104,9 +104,8 @@ def in_place(values: Tensor, order: Tensor) -> Tensor:
     """Hidden states, (texts, tokens, hidden), or attentions, (texts, heads, tokens, tokens), ordered as the inputs."""
     places = order.argsort(dim=1)  # (texts, tokens)
     if values.dim() == 3:
-        return values.gather(1, places.unsqueeze(2).expand_as(values))
-    values = values.gather(2, places[:, None, :, None].expand_as(values))
-    return values.gather(3, places[:, None, None, :].expand_as(values))
+        return values.take_along_dim(places[:, :, None], dim=1)
+    return values.take_along_dim(places[:, None, :, None], dim=2).take_along_dim(places[:, None, None], dim=3)
 
 
 def chosen_layers(

@@ -325,9 +325,7 @@ class XMTCOutput(ModelOutput):
             several, `(texts, branches, top_k)`.
         branch_logits: With `candidate_ids`, the logits of each branch, `(texts, branches, candidates)`.
         loss_terms: What `loss` is the sum of, for the log; no gradient.
-        hidden_states: On request, those of each layer of the encoder and, first, of its embeddings, `(texts, tokens,
-            hidden)` each.
-        attentions: On request, those of each layer of the encoder, `(texts, heads, tokens, tokens)` each.
+        hidden_states, attentions: On request, those of all layers of the encoder.
         scores: The scores themselves ([`LabelScores`]), on request (`output_scores`).
     """
 
@@ -343,7 +341,6 @@ class XMTCOutput(ModelOutput):
     scores: Any = None
 
     def __getitem__(self, key: Any) -> Any:
-        # Transformers' own text-classification pipeline asks in this way.
         if key == "logits" and self.logits is None:
             raise ValueError(
                 "The model gives no logits of all labels here: there are more labels than `config.max_logits_labels`, "

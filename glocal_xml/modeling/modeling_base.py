@@ -49,8 +49,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
     # Trainer would otherwise multiply the loss by the number of accumulation steps.
     accepts_loss_kwargs = False
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
-    # Set by the modules that have them, so that models without a label tree or split labels do not ship that code, and
-    # none what only starts a model.
+    # Set by the modules that have them, so that this code travels only with models that use it.
     model_starter: ClassVar[Any] = None
     tree_class: ClassVar[type[PreTrainedModel] | None] = None
     label_splitter: ClassVar[Any] = None
@@ -118,8 +117,8 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         Starts a model from a pretrained encoder, with fresh heads.
 
         Args:
-            encoder_name_or_path: Folder or Hub id of an encoder that `AutoModel` loads, or an encoder to copy. Of T5
-                and others with an encoder and a decoder, the encoder alone is taken.
+            encoder_name_or_path: Folder or Hub id of what `AutoModel` loads, or a model to copy; decoders of T5 and
+                others are left out.
             num_labels: Size of the label space; not needed with `label_names`.
             label_names: Names of the labels, in the order of their ids; they travel with the weights.
             encoder_options: Passed on to `AutoModel.from_pretrained`, such as `revision` or `token`.
@@ -136,21 +135,12 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
 
     def encode(self, layers: set[int], *inputs: Tensor | None, **answering: Any) -> EncodedTexts:
         """The token states of the given layers, and the checked labels, from what comes first in a `forward`."""
-        names = ("output_hidden_states", "output_attentions")
-        asked = {name: answering.get(name) for name in names}
-        asked = {name: getattr(self.config, name) if value is None else value for name, value in asked.items()}
-        recorded = [name.removeprefix("output_") for name in names if asked[name]]
-        options = (self.config.num_labels, self.config.document_pooling, recorded)
-        return encode_texts(self.encoder, layers, *inputs, *options)
-
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """As everywhere in Transformers; what counts for a model that is loaded is the encoder's configuration."""
-        if self.encoder is None:
-            raise ValueError("This model has no encoder, and so no token embeddings.")
-        for encoder in (*(getattr(self, "level_encoders", None) or ()), self.encoder):
-            embeddings = encoder.resize_token_embeddings(*args, **kwargs)
-        self.config.vocab_size = self.vocab_size = embeddings.num_embeddings
-        return embeddings
+        config, names = self.config, ("hidden_states", "attentions")
+        asked = {name: answering.get(f"output_{name}") for name in names}
+        recorded = [
+            name for name in names if (getattr(config, f"output_{name}") if asked[name] is None else asked[name])
+        ]
+        return encode_texts(self.encoder, layers, *inputs, config.num_labels, config.document_pooling, recorded)
 
     def branch_heads(self) -> dict[str, nn.Module]:
         """The head of each branch, by the name of the branch."""
@@ -187,53 +177,42 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         loss_terms: dict[str, Tensor],
         texts: EncodedTexts,
         text_ids: Tensor | None = None,
+        top_k: int | None = None,
+        output_logits: bool | None = None,
+        candidate_ids: Tensor | None = None,
+        output_scores: bool = False,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         return_dict: bool | None = None,
         inputs_embeds: None = None,
-        **answering: Any,
     ) -> XMTCOutput | tuple:
         """What `forward` returns, from the scores of all labels and the terms of the loss, where there are any."""
         # Adapters pass it on to any model, mostly empty.
         if inputs_embeds is not None:
             raise ValueError("`inputs_embeds` is not supported, since experts count token ids: pass `input_ids`.")
         scores = self.blended(scores, texts.token_ids if text_ids is None else text_ids)
-        output = self._ranked(scores, loss_terms, **answering)
-        # Last, as in tuples of Transformers.
-        for name, layers in texts.recorded.items():
-            output[name] = layers
-        return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
-
-    def _ranked(
-        self,
-        scores: MeanProbability,
-        loss_terms: dict[str, Tensor],
-        top_k: int | None = None,
-        output_logits: bool | None = None,
-        candidate_ids: Tensor | None = None,
-        output_scores: bool = False,
-    ) -> XMTCOutput:
-        """Loss and ranking, or the scores themselves."""
         output = XMTCOutput(scores=scores if output_scores else None)
         if loss_terms:
             output.loss = sum(loss_terms.values())
             output.loss_terms = {name: term.detach() for name, term in loss_terms.items()}
-        if output_scores or (self.training and loss_terms and not output_logits):
-            return output
-        top_k = min(self.config.top_k if top_k is None else top_k, scores.num_labels)
-        if top_k < 1:
-            raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
-        if candidate_ids is not None:
-            best, branch_logits = scores.top_k_of(candidate_ids, min(top_k, candidate_ids.shape[-1]))
-            output.branch_logits = branch_logits.transpose(0, 1)
-            output.logits = scores.combined(list(branch_logits), candidate_ids)
-        elif self.wants_logits(output_logits):
-            best, output.logits = scores.top_k_and_all(top_k)
-        else:
-            best = scores.top_k(top_k)
-        output.top_k_ids, output.branch_top_k_ids = best.ids, best.branch_ids
-        output.top_k_scores = best.logits.sigmoid()
-        return output
+        if not (output_scores or (self.training and loss_terms and not output_logits)):
+            top_k = min(self.config.top_k if top_k is None else top_k, scores.num_labels)
+            if top_k < 1:
+                raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
+            if candidate_ids is not None:
+                best, branch_logits = scores.top_k_of(candidate_ids, min(top_k, candidate_ids.shape[-1]))
+                output.branch_logits = branch_logits.transpose(0, 1)
+                output.logits = scores.combined(list(branch_logits), candidate_ids)
+            elif self.wants_logits(output_logits):
+                best, output.logits = scores.top_k_and_all(top_k)
+            else:
+                best = scores.top_k(top_k)
+            output.top_k_ids, output.branch_top_k_ids = best.ids, best.branch_ids
+            output.top_k_scores = best.logits.sigmoid()
+        # Last, as in tuples of Transformers.
+        for name, layers in texts.recorded.items():
+            output[name] = layers
+        return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
 
     @torch.no_grad()
     def predict_top_k(
@@ -259,9 +238,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         """
         Probabilities of chosen labels alone: one entry per branch and `"final"`, each of shape (texts, chosen).
 
-        Args:
-            label_ids: The same labels for every text, of shape (chosen,), or labels per text, (texts, chosen).
-            inputs, fields: `attention_mask` and `token_type_ids`.
+        Labels are the same for every text, of shape (chosen,), or given per text, (texts, chosen).
         """
         label_ids = check_label_ids(label_ids, self.config.num_labels, input_ids)
         with evaluation_mode(self):
@@ -366,7 +343,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         names = find_label_names(pretrained_model_name_or_path, **kwargs) or []
-        # A checkpoint loaded into another label space has no use for the old names.
+        # Names of another label space are of no use.
         model.set_label_names(names if len(names) == model.config.num_labels else None)
         return loaded
 

@@ -52,6 +52,11 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
             # Loading starts from arbitrary memory, where a checkpoint lacks it.
             init.constant_(self.current_level, 0 if self.config.level_epochs else self.label_level)
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        for encoder in self.level_encoders or ():
+            encoder.resize_token_embeddings(*args, **kwargs)
+        return super().resize_token_embeddings(*args, **kwargs)
+
     def trained_levels(self) -> range:
         """The levels that have a loss now; those above these are searched as they are."""
         self._level = current = int(self.current_level) if self._level is None else self._level

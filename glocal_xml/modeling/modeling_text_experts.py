@@ -39,6 +39,9 @@ class TextExpertsForMultiLabel(XMTCPreTrainedModel):
     def branch_heads(self) -> dict[str, nn.Module]:
         return {}
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        raise ValueError("This model has no encoder, and so no token embeddings.")
+
     def forward(
         self,
         input_ids: Tensor,
@@ -52,7 +55,7 @@ class TextExpertsForMultiLabel(XMTCPreTrainedModel):
         if not self.text_experts():
             raise ValueError("This model has no expert yet: call `glocal_xml.experts.fit_experts` first.")
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        texts = SimpleNamespace(token_ids=input_ids.masked_fill(mask.eq(0), PADDING_LABEL))
+        texts = SimpleNamespace(token_ids=input_ids.masked_fill(mask.eq(0), PADDING_LABEL), recorded={})
         return self.answer(None, {}, texts, text_ids, **answering)
 
 

@@ -108,7 +108,8 @@ class RunExperts:
         """Names of labels as training texts of the heads."""
         if "heads" not in self.label_texts or self._train is None or not self._train.names:
             return None
-        return Dataset.from_dict({"text": self._train.names, "labels": self._train.name_labels})
+        names = Dataset.from_dict({"text": self._train.names, "labels": self._train.name_labels})
+        return names.cast(self.texts["train"].select_columns(["text", "labels"]).features)
 
     def take_over(self, model: XMTCPreTrainedModel) -> None:
         """

@@ -29,7 +29,7 @@ CASES = {
     TextExpertsConfig: SHARED | {"configuration_text_experts", "modeling_text_experts"},
 }
 # What travels: without experts and blend it was 12 to 14 files of up to 2,700 lines.
-MOST_FILES, MOST_LINES = 16, 3100
+MOST_FILES, MOST_LINES = 16, 3200
 
 
 def saved_files(config, folder):
