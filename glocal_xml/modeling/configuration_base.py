@@ -115,6 +115,18 @@ class XMTCConfig(PreTrainedConfig):
         """Epoch from which on all terms of the loss are there, the first being 0."""
         return 0
 
+    def name_labels(self, names: list[str] | None) -> None:
+        """Makes the tables that Transformers' own pipeline reads; beyond so many labels it has no logits to name."""
+        self.id2label = self.label2id = None
+        if self.num_labels <= self.max_logits_labels:
+            names = names or [f"LABEL_{i}" for i in range(self.num_labels)]
+            self.id2label, self.label2id = dict(enumerate(names)), {name: i for i, name in enumerate(names)}
+
+    def recorded_outputs(self, asked: dict[str, Any]) -> list[str]:
+        """Which outputs of all layers a call of the model asks for, or else this configuration."""
+        names = {name: asked.get(f"output_{name}") for name in ("hidden_states", "attentions")}
+        return [name for name, value in names.items() if (getattr(self, f"output_{name}") if value is None else value)]
+
     def check_least(self, least: int, *names: str) -> None:
         """Refuses fields that are set and below the least that they may be."""
         for name in names:

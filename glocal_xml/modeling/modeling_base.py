@@ -135,12 +135,15 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
 
     def encode(self, layers: set[int], *inputs: Tensor | None, **answering: Any) -> EncodedTexts:
         """The token states of the given layers, and the checked labels, from what comes first in a `forward`."""
-        config, names = self.config, ("hidden_states", "attentions")
-        asked = {name: answering.get(f"output_{name}") for name in names}
-        recorded = [
-            name for name in names if (getattr(config, f"output_{name}") if asked[name] is None else asked[name])
-        ]
-        return encode_texts(self.encoder, layers, *inputs, config.num_labels, config.document_pooling, recorded)
+        options = (self.config.num_labels, self.config.document_pooling, self.config.recorded_outputs(answering))
+        return encode_texts(self.encoder, layers, *inputs, *options)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As everywhere in Transformers."""
+        embeddings = self.encoder.resize_token_embeddings(*args, **kwargs)
+        # What counts for a model that is loaded.
+        self.config.vocab_size = self.vocab_size = embeddings.num_embeddings
+        return embeddings
 
     def branch_heads(self) -> dict[str, nn.Module]:
         """The head of each branch, by the name of the branch."""
@@ -301,12 +304,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         if broken is not None:
             raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
         self.label_names = None if label_names is None else list(label_names)
-        self.config.id2label = self.config.label2id = None
-        # Transformers' own pipeline reads names here; beyond this many labels it has no logits to name.
-        if self.config.num_labels <= self.config.max_logits_labels:
-            names = self.label_names or [f"LABEL_{i}" for i in range(self.config.num_labels)]
-            self.config.id2label = dict(enumerate(names))
-            self.config.label2id = {name: i for i, name in enumerate(names)}
+        self.config.name_labels(self.label_names)
 
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
         """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
