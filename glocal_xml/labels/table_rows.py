@@ -9,7 +9,7 @@ from glocal_xml.modeling.label_tree import CandidateTree
 
 def label_tables(head: nn.Module) -> list[nn.Module]:
     """The tables of a head that have a row per label."""
-    return [module for module in head.modules() if hasattr(module, "rows")]
+    return [module for module in head.modules() if hasattr(module, "read")]
 
 
 def cluster_rows(

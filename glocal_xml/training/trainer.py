@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from huggingface_hub import HfApi, ModelCard
 from torch import nn
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, ProgressCallback, Trainer
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from glocal_xml.data import LabelSpace, XMTCCollator
 from glocal_xml.modeling import XMTCPreTrainedModel
@@ -156,6 +157,14 @@ class XMTCTrainer(Trainer):
             self._loss_terms, self._loss_batches = {}, 0
         super().log(logs, start_time)
 
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
+        # There is no public way to choose the order of texts.
+        sampler = super()._get_train_sampler(train_dataset)
+        if isinstance(sampler, LengthGroupedSampler):
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            return GroupedByLength(sampler, seed)
+        return sampler
+
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler | None:
         # Transformers would group evaluation texts by length too, and predictions must stay beside their texts.
         if self.args.world_size > 1 or not isinstance(eval_dataset, Sized):
@@ -265,6 +274,28 @@ class XMTCTrainer(Trainer):
             revision=revision,
             run_as_future=not blocking,
         )
+
+
+class GroupedByLength(Sampler):
+    """
+    Texts of similar length one after the other, in an order that follows from the seed and the epoch. That of
+    Transformers follows from random numbers that were drawn before, so that a resumed run would go on with other
+    batches.
+    """
+
+    def __init__(self, sampler: LengthGroupedSampler, seed: int):
+        self.sampler, self.seed, self.epoch = sampler, seed, 0
+        sampler.generator = torch.Generator()
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[int]:
+        self.sampler.generator.manual_seed(self.seed + self.epoch)
+        return iter(self.sampler)
 
 
 def known_labels(labels: torch.Tensor, num_labels: int) -> torch.Tensor:

@@ -78,6 +78,7 @@ def test_a_run_that_pushes(hub, encoder_folder, text_file, tmp_path, caplog):
             *("--encoder", encoder_folder, "--model_config", '{"mlp_size": 8}', "--use_cpu", "true"),
             *("--train_file", text_file("train.jsonl", 32), "--test_file", text_file("test.jsonl", 8, first=32)),
             *("--validation_size", "8", "--metrics_at", "1", "--num_train_epochs", "1", "--logging_steps", "1"),
+            *("--per_device_train_batch_size", "32"),
             *("--push_to_hub", "true", "--hub_model_id", "me/run", "--hub_token", "hf_writer0"),
             *("--output_dir", str(tmp_path / "run")),
         ]

@@ -92,7 +92,7 @@ def test_tiny_gradients_of_negatives_survive_float16():
 def test_wrapped_layers_are_refused():
     head, document, labels = make()
     head.label_embeddings = torch.nn.Sequential(head.label_embeddings)
-    with pytest.raises(ValueError, match="plain label table"):
+    with pytest.raises(ValueError, match="plain tables"):
         head(document).loss(labels)
 
 
