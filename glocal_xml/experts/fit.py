@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,14 +31,12 @@ class ExpertTexts:
         labels: Label ids of each text.
         name_rows: Ids of the tokens of texts that are names of labels.
         name_labels: The label of each of them.
-        names: These texts.
     """
 
     rows: list[np.ndarray]
     labels: list[Sequence[int]]
     name_rows: list[np.ndarray] = field(default_factory=list)
     name_labels: list[Sequence[int]] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
 
     @classmethod
     def from_texts(
@@ -58,12 +56,12 @@ class ExpertTexts:
             descriptions: Names in words by label, where the names of the label space are codes.
         """
         rows = whole_text_ids(texts, tokenizer)
-        names, named = ([], []) if label_names is None else name_texts(label_names, tokenizer, rows, descriptions)
-        return cls(rows, [list(ids) for ids in labels], whole_text_ids(names, tokenizer), named, names)
+        names = ([], []) if label_names is None else name_texts(label_names, tokenizer, rows, descriptions)
+        return cls(rows, [list(ids) for ids in labels], *names)
 
     def with_texts(self, other: "ExpertTexts") -> "ExpertTexts":
         """These texts and others."""
-        return replace(self, rows=self.rows + other.rows, labels=self.labels + other.labels)
+        return ExpertTexts(self.rows + other.rows, self.labels + other.labels, self.name_rows, self.name_labels)
 
 
 def fit_experts(

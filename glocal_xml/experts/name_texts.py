@@ -19,9 +19,9 @@ def name_texts(
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[np.ndarray],
     descriptions: Mapping[str, Sequence[str]] | None = None,
-) -> tuple[list[str], list[list[int]]]:
+) -> tuple[list[np.ndarray], list[list[int]]]:
     """
-    Texts that are the names of labels, and the label of each.
+    Token ids of texts that are the names of labels, and the label of each.
 
     Without descriptions the names of the label space are taken, if they are words: if most of them have a word of
     three letters and consist of tokens that occur in the texts.
@@ -37,7 +37,8 @@ def name_texts(
     """
     if descriptions is not None:
         pairs = [(label, text) for label, name in enumerate(names) for text in descriptions.get(name, ()) if text]
-        return [text for _, text in pairs], [[label] for label, _ in pairs]
+        ids = whole_text_ids([text for _, text in pairs], tokenizer)
+        return ids, [[label] for label, _ in pairs]
     readable = [" ".join(name.replace("::", " ").replace("_", " ").replace("-", " ").split()) for name in names]
     ids = whole_text_ids(readable, tokenizer)
     frequencies = document_frequencies(rows, len(tokenizer))
@@ -50,4 +51,4 @@ def name_texts(
     if sum(words) < _LEAST_SHARE * len(names):
         return [], []
     chosen = [label for label, is_word in enumerate(words) if is_word]
-    return [readable[label] for label in chosen], [[label] for label in chosen]
+    return [ids[label] for label in chosen], [[label] for label in chosen]

@@ -138,11 +138,11 @@ class DataArguments:
         default=None,
         metadata={"help": "All labels there are, one per line: a taxonomy with more labels than the training texts."},
     )
-    label_texts: list[str] = field(
-        default_factory=lambda: ["experts"],
+    label_texts: bool = field(
+        default=True,
         metadata={
-            "help": "Use label names as additional training texts of `experts`, of `heads` or of both, if they are "
-            "words and not codes; this helps rare labels. `none` for no such texts."
+            "help": "Use label names as additional training texts of the experts, if they are words and not codes; "
+            "this helps rare labels."
         },
     )
     label_texts_file: str | None = field(
@@ -177,11 +177,6 @@ class DataArguments:
     max_windows: int = field(default=8, metadata={"help": "Most windows of a text; what follows is not read."})
     max_train_texts: int | None = field(default=None, metadata={"help": "Train on a random part of this size."})
     max_test_texts: int | None = field(default=None, metadata={"help": "Evaluate on a random part of this size."})
-
-    def __post_init__(self):
-        unknown = [name for name in self.label_texts if name not in ("experts", "heads", "none")]
-        if unknown:
-            raise ValueError(f"`label_texts` must be among experts, heads and none, got {', '.join(unknown)}.")
 
 
 @dataclass
@@ -226,10 +221,6 @@ class XMTCTrainingArguments(TrainingArguments):
             "help": "Time budget in minutes: experts are fitted on all texts, then heads and encoder are trained on "
             "as many as the remaining time allows. Includes reading and tokenizing, but not evaluating test texts."
         },
-    )
-    frozen_layers: int = field(
-        default=0,
-        metadata={"help": "Lower layers of the encoder that are not trained, nor its embeddings; 0 for none."},
     )
     blend: bool = field(
         default=True,

@@ -3,7 +3,6 @@
 import logging
 import os
 import time
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -79,7 +78,7 @@ class RunExperts:
         self.names = list(model_args.experts)
         self.args, self.texts, self.label_space, self.tokenizer = args, texts, label_space, tokenizer
         self.descriptions = read_label_texts(data_args.label_texts_file)
-        self.label_texts = data_args.label_texts
+        self.uses_names = data_args.label_texts
         self.settings: dict[str, Any] = {}
         self.seconds = 0.0
         self._train: ExpertTexts | None = None
@@ -88,12 +87,10 @@ class RunExperts:
         """Fits the experts on the training texts and gives them to the model."""
         started = time.time()
         train = self.texts["train"]
-        names = None if self.label_texts == ["none"] else self.label_space.names
+        names = self.label_space.names if self.uses_names else None
         self._train = ExpertTexts.from_texts(train["text"], train["labels"], self.tokenizer, names, self.descriptions)
-        if self._train.names:
-            logger.info("label names: %d training texts of %s", len(self._train.names), " and ".join(self.label_texts))
-        if "experts" not in self.label_texts:
-            self._train = replace(self._train, name_rows=[], name_labels=[])
+        if self._train.name_rows:
+            logger.info("label names: %d of them are training texts of the experts", len(self._train.name_rows))
         num_labels = self.label_space.num_labels
         self.settings = default_lexical_settings(self._train, num_labels)
         # The trial takes up to a minute.
@@ -103,13 +100,6 @@ class RunExperts:
         self._fit(model, self._train)
         self.seconds = time.time() - started
         logger.info("experts: %s fitted on %d texts in %.0f s", ", ".join(self.names), len(train), self.seconds)
-
-    def head_names(self) -> Dataset | None:
-        """Names of labels as training texts of the heads."""
-        if "heads" not in self.label_texts or self._train is None or not self._train.names:
-            return None
-        names = Dataset.from_dict({"text": self._train.names, "labels": self._train.name_labels})
-        return names.cast(self.texts["train"].select_columns(["text", "labels"]).features)
 
     def take_over(self, model: XMTCPreTrainedModel) -> None:
         """

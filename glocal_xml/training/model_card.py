@@ -19,7 +19,7 @@ from .family_papers import FAMILY_PAPERS, FamilyPaper
 from .published_files import public_results
 from .run_folder import CARD_FILE, CARD_MARK, RESULTS_FILE
 
-_ON_BY_DEFAULT = ("blend", "refit_experts")
+_ON_BY_DEFAULT = ("blend", "label_texts", "refit_experts")
 
 
 def card_of_run(source: str | os.PathLike, *, repo_id: str | None = None) -> tuple[str, str]:

@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace, LabelTree
@@ -152,22 +151,6 @@ def default_rates(args: XMTCTrainingArguments, model: XMTCPreTrainedModel) -> No
     if not any(re.match(_LABEL_TABLES, name) for name in heads):
         del rates[_LABEL_TABLES]
     args.module_learning_rates = rates
-
-
-def freeze_layers(model: XMTCPreTrainedModel, number: int) -> None:
-    """Keeps embeddings and the lowest layers of the encoder as they are."""
-    if number == 0:
-        return
-    layers = [
-        part
-        for part in model.encoder.modules()
-        if isinstance(part, nn.ModuleList) and len(part) == model.encoder.config.num_hidden_layers
-    ]
-    if len(layers) != 1 or not 0 < number <= len(layers[0]):
-        raise ValueError(f"`frozen_layers` must be 0 to the number of layers, got {number}.")
-    for part in (model.encoder.get_input_embeddings(), *layers[0][:number]):
-        part.requires_grad_(False)
-    model.encoder.embeddings.requires_grad_(False)
 
 
 def late_loss(config: XMTCConfig, args: XMTCTrainingArguments) -> str | None:

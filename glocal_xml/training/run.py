@@ -15,7 +15,7 @@ from glocal_xml.data import LabelSpace
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from .experts_of_run import RunExperts, blend_of_run, judge_blend, with_whole_texts
 from .model_card import card_of_run
-from .model_of_run import build_model, check_length, default_rates, freeze_layers, late_loss
+from .model_of_run import build_model, check_length, default_rates, late_loss
 from .prepare import (
     check_arguments,
     follow_validation,
@@ -150,7 +150,6 @@ def run(
         for name in fitted:
             model.set_expert(name, None, None)
         default_rates(args, model)
-        freeze_layers(model, args.frozen_layers)
     budget = None
     if trains_heads and args.minutes is not None:
         budget = plan_time(args, data_args, model, texts, tokenizer, started, experts.seconds)
@@ -159,9 +158,6 @@ def run(
         tokens = {
             name: tokens_of_run(part, tokenizer, data_args, training=name == "train") for name, part in texts.items()
         }
-        if (names := experts.head_names()) is not None:
-            names = tokens_of_run(names, tokenizer, data_args, training=True)
-            tokens["train"] = datasets.concatenate_datasets([tokens["train"], names])
         if fitted:
             tokens = {
                 name: part if name == "train" else with_whole_texts(part, texts[name], tokenizer)
