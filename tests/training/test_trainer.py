@@ -1,13 +1,16 @@
 import functools
+import inspect
 
 import pytest
 import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from glocal_xml import GlocalXMLForMultiLabel, load_xmtc_dataset
 from glocal_xml.data import XMTCCollator, tokenize
 from glocal_xml.training import XMTCTrainer, XMTCTrainingArguments, known_labels, parameter_groups
+from glocal_xml.training.trainer import GroupedByLength
 
 
 class Toy(nn.Module):
@@ -171,3 +174,23 @@ def test_compiled_training_is_the_same(make_trainer):
         loss = trainer.train().training_loss
         found.append((loss, trainer.evaluate()["eval_loss"]))
     assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_the_order_of_texts_follows_from_seed_and_epoch():
+    # `Trainer` is asked for its sampler by a private method, the only way there is.
+    assert list(inspect.signature(Trainer._get_train_sampler).parameters) == ["self", "train_dataset"]
+    lengths = [1 + i % 7 for i in range(60)]
+
+    def orders(seed):
+        sampler = GroupedByLength(LengthGroupedSampler(4, lengths=lengths), seed)
+        found = []
+        for epoch in (0, 1, 0):
+            sampler.set_epoch(epoch)
+            # Whatever was drawn before.
+            torch.rand(epoch + 1)
+            found.append(list(sampler))
+        return found
+
+    first, second, again = orders(3)
+    assert first == again and first != second and sorted(second) == list(range(60))
+    assert orders(3) == [first, second, again] and orders(4)[0] != first
