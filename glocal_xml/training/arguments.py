@@ -222,6 +222,13 @@ class XMTCTrainingArguments(TrainingArguments):
             "as many as the remaining time allows. Includes reading and tokenizing, but not evaluating test texts."
         },
     )
+    frozen_layers: int = field(
+        default=0,
+        metadata={
+            "help": "Lower layers of the encoder that stay as they are, and its embeddings with them: a step is "
+            "shorter, which helps where there is time for an epoch or less. 0 trains all."
+        },
+    )
     blend: bool = field(
         default=True,
         metadata={
@@ -311,6 +318,8 @@ class XMTCTrainingArguments(TrainingArguments):
             raise ValueError(f"`metrics_at` must hold numbers of at least 1, got {self.metrics_at}.")
         if self.threshold_f not in F_KINDS:
             raise ValueError(f"`threshold_f` must be one of {', '.join(F_KINDS)}, got {self.threshold_f!r}.")
+        if self.frozen_layers < 0:
+            raise ValueError(f"`frozen_layers` must be at least 0, got {self.frozen_layers}.")
         if self.minutes is not None and self.minutes <= 0:
             raise ValueError(f"`minutes` must be above 0, got {self.minutes}.")
         self.module_learning_rates = {

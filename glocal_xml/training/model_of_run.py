@@ -2,10 +2,12 @@
 
 import logging
 import re
+from itertools import takewhile
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace, LabelTree
 from glocal_xml.modeling import (
@@ -151,6 +153,19 @@ def default_rates(args: XMTCTrainingArguments, model: XMTCPreTrainedModel) -> No
     if not any(re.match(_LABEL_TABLES, name) for name in heads):
         del rates[_LABEL_TABLES]
     args.module_learning_rates = rates
+
+
+def freeze_layers(encoder: PreTrainedModel, number: int) -> None:
+    """Keeps the lowest layers of an encoder, and what comes before them, as they are."""
+    depth = encoder.config.num_hidden_layers
+    lists = [part for part in encoder.modules() if isinstance(part, nn.ModuleList) and len(part) == depth]
+    if number > depth or (number and len(lists) != 1):
+        limit = f"0 to {depth}, its number of layers" if len(lists) == 1 else "0, since its layers are not a list"
+        raise ValueError(f"`frozen_layers` of this encoder must be {limit}, got {number}.")
+    if number:
+        trained = {parameter for layer in lists[0][number:] for parameter in layer.parameters()}
+        for parameter in takewhile(lambda parameter: parameter not in trained, encoder.parameters()):
+            parameter.requires_grad_(False)
 
 
 def late_loss(config: XMTCConfig, args: XMTCTrainingArguments) -> str | None:

@@ -15,7 +15,7 @@ from glocal_xml.data import LabelSpace
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from .experts_of_run import RunExperts, blend_of_run, judge_blend, with_whole_texts
 from .model_card import card_of_run
-from .model_of_run import build_model, check_length, default_rates, late_loss
+from .model_of_run import build_model, check_length, default_rates, freeze_layers, late_loss
 from .prepare import (
     check_arguments,
     follow_validation,
@@ -150,6 +150,7 @@ def run(
         for name in fitted:
             model.set_expert(name, None, None)
         default_rates(args, model)
+        freeze_layers(model.encoder, args.frozen_layers)
     budget = None
     if trains_heads and args.minutes is not None:
         budget = plan_time(args, data_args, model, texts, tokenizer, started, experts.seconds)

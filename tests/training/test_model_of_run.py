@@ -1,10 +1,12 @@
 """How a new model of a run starts: dropout of its encoder, and its branches."""
 
 import pytest
+import torch
+from tiny_encoders import ENCODER_CONFIGS, LAYERED_ENCODERS
 from transformers import AutoModel, BertConfig, DistilBertConfig, GPT2Config, T5Config, XLNetConfig
 
 from glocal_xml.training import main, model_of_run
-from glocal_xml.training.model_of_run import dropout_off
+from glocal_xml.training.model_of_run import dropout_off, freeze_layers
 
 
 @pytest.mark.parametrize(
@@ -56,3 +58,25 @@ def test_many_labels_have_no_local_branch_unless_asked_for(flags, flag, branches
     monkeypatch.setattr(model_of_run, "_MOST_LOCAL", 3)
     main([*flags, *flag])
     assert AutoModel.from_pretrained(tmp_path / "run").config.branches == branches
+
+
+def test_frozen_layers_stay_as_they_are(flags, tmp_path, encoder_folder):
+    main([*flags, "--frozen_layers", "2", "--max_steps", "2"])
+    before, after = AutoModel.from_pretrained(encoder_folder), AutoModel.from_pretrained(tmp_path / "run").encoder
+    moved = {
+        name.split(".")[0] if "layer." not in name else int(name.split("layer.")[1].split(".")[0])
+        for name, values in after.named_parameters()
+        if not torch.equal(values, before.get_parameter(name))
+    }
+    assert moved == {2}
+
+
+@pytest.mark.parametrize("kind", sorted(LAYERED_ENCODERS))
+def test_any_encoder_can_have_frozen_layers(kind):
+    encoder = AutoModel.from_config(ENCODER_CONFIGS[kind]())
+    layers = next(part for part in encoder.modules() if isinstance(part, torch.nn.ModuleList) and len(part) == 3)
+    freeze_layers(encoder, 1)
+    assert not any(p.requires_grad for p in (*layers[0].parameters(), encoder.get_input_embeddings().weight))
+    assert all(p.requires_grad for layer in layers[1:] for p in layer.parameters())
+    with pytest.raises(ValueError, match="must be 0 to 3, its number of layers, got 4"):
+        freeze_layers(encoder, 4)
