@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-# Batches among which texts are sorted by length, so that little is padded.
-_SORTED_BATCHES = 16
+# Batches among which texts are sorted by length, so that little is padded; fewer where these are books.
+_SORTED_BATCHES, _SORTED_CHARACTERS = 16, 2**24
 
 
 def tagged_rows(
@@ -26,7 +26,7 @@ def tagged_rows(
         options: Those of the pipeline.
     """
     rows, size = iter(rows), batch_size
-    while window := list(islice(rows, size)):
+    while window := _next_rows(rows, size, text_column):
         by_length = sorted(
             (i for i, row in enumerate(window) if row[text_column].strip()), key=lambda i: len(window[i][text_column])
         )
@@ -36,6 +36,16 @@ def tagged_rows(
             yield {**row, "predictions": [_rounded(item) for item in found.get(i, [])]}
         # The first rows come soon, later ones fast.
         size = min(2 * size, _SORTED_BATCHES * batch_size)
+
+
+def _next_rows(rows: Iterator[dict[str, Any]], number: int, text_column: str) -> list[dict[str, Any]]:
+    window, characters = [], 0
+    for row in islice(rows, number):
+        window.append(row)
+        characters += len(row[text_column])
+        if characters > _SORTED_CHARACTERS:
+            break
+    return window
 
 
 def spread(row: dict[str, Any], top_k: int, branches: list[str]) -> dict[str, Any]:

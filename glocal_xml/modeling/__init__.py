@@ -17,6 +17,7 @@ from .experts import LexicalExpert, MemoryExpert
 from .label_scores import LabelScores, XMTCOutput
 from .label_shards import LabelShard
 from .linear_head import LinearHead
+from .load_checks import check_loaded_model, check_sizes
 from .modeling_aplc_xlnet import APLCXLNet
 from .modeling_base import TASK, XMTCPreTrainedModel
 from .modeling_glocal_xml import GlocalXMLForMultiLabel
@@ -37,8 +38,9 @@ FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
     APLCXLNetConfig: APLCXLNet,
     LightAttentionConfig: LightAttentionForMultiLabel,
 }
-# Checkpoints do not bring the code that starts models along.
+# Checkpoints do not bring the code that starts models and checks files along.
 XMTCPreTrainedModel.model_starter = staticmethod(start_model)
+XMTCPreTrainedModel.load_checks = (check_sizes, check_loaded_model)
 
 for config_class, model_class in {**FAMILIES, TextExpertsConfig: TextExpertsForMultiLabel}.items():
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)

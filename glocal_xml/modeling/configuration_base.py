@@ -1,8 +1,9 @@
 """Fields that the configurations of the families share."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import field
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -13,7 +14,7 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME, cached_file, lo
 logger = logging.get_logger(__name__)
 # Names of the labels beside the weights, line i for label i.
 LABELS_FILE = "labels.txt"
-_HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 POOLINGS = ("first", "last", "mean")
 F_KINDS = ("micro", "macro", "samples")
 ATTENTION_SCORINGS = ("evidence", "mlp")
@@ -50,6 +51,7 @@ class XMTCConfig(PreTrainedConfig):
             label and a `bias`; the `threshold` with the best F measure `f` (micro, macro or samples) and `beta`; the
             number of `texts`. Without it the probability of a label is the mean over the branches.
         problem_type: Tells Transformers' own text-classification pipeline that a probability is a sigmoid.
+        has_label_names: Whether `labels.txt` belongs to the weights; set with the names.
     """
 
     sub_configs_defaults = {"encoder": SubConfigSpec(config_class=AutoConfig, model_type="bert")}
@@ -69,6 +71,7 @@ class XMTCConfig(PreTrainedConfig):
     memory: dict | None = None
     blend: dict | None = None
     problem_type: str | None = "multi_label_classification"
+    has_label_names: bool = False
 
     def __post_init__(self, **kwargs: Any):
         # Where this package is, its pipeline is registered, and no code beside the weights need be trusted for it.
@@ -91,6 +94,10 @@ class XMTCConfig(PreTrainedConfig):
                 f"These are files of a model of the type {found}, not {cls.model_type}: start from an encoder with "
                 "`from_encoder`; load a model of another family with `AutoModel.from_pretrained`."
             )
+        for name, number in _fractions(config_dict):
+            # Limits of encoders may be infinite.
+            if isnan(number) or not (isfinite(number) or name.startswith("encoder.")):
+                raise ValueError(f"`{name}` of config.json is {number}: restore the file.")
         # Only files have the version of Transformers in them.
         if "transformers_version" in config_dict:
             encoder = config_dict.get("encoder") or {}
@@ -172,6 +179,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
+def _fractions(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Every number with a fraction in the fields of a file, with the way to it."""
+    if isinstance(value, float):
+        yield name, value
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _fractions(item, f"{name}.{key}" if name else str(key))
+
+
 @strict
 class AttentionConfig(XMTCConfig):
     """
@@ -240,6 +255,8 @@ def write_label_names(folder: str | os.PathLike, names: list[str]) -> None:
 def find_label_names(name_or_path: str | os.PathLike, **options: Any) -> list[str] | None:
     """The names of a checkpoint, in a folder or on the Hub; `None` where it has none."""
     text = read_file(name_or_path, LABELS_FILE, options)
+    if text and not text.endswith("\n"):
+        raise ValueError(f"{LABELS_FILE} ends within a name, without a line end: copy the whole file again.")
     return None if text is None else text.split("\n")[:-1]
 
 
@@ -250,12 +267,15 @@ def read_file(name_or_path: str | os.PathLike, name: str, options: dict[str, Any
         name,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
-        **{name: options[name] for name in _HUB_OPTIONS if options.get(name) is not None},
+        **{name: options[name] for name in HUB_OPTIONS if options.get(name) is not None},
     )
     if path is None:
         return None
     with open(path, encoding="utf-8", newline="\n") as file:
-        return file.read()
+        try:
+            return file.read()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name} is no UTF-8 text ({error}): copy the whole file again.") from error
 
 
 __all__ = ["AttentionConfig", "XMTCConfig"]

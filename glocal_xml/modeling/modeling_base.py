@@ -53,6 +53,8 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
     model_starter: ClassVar[Any] = None
     tree_class: ClassVar[type[PreTrainedModel] | None] = None
     label_splitter: ClassVar[Any] = None
+    # What compares files before they are loaded, and what checks a model after it.
+    load_checks: ClassVar[tuple[Any, Any] | None] = None
 
     def __new__(cls, config: XMTCConfig | None = None, *args: Any, **kwargs: Any) -> "XMTCPreTrainedModel":
         tree_class = cls.tree_class
@@ -299,11 +301,17 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
     def set_label_names(self, label_names: list[str] | None) -> None:
         """Names the labels; the names are saved with the weights."""
         if label_names is not None and len(label_names) != self.config.num_labels:
-            raise ValueError(f"{len(label_names)} label names for a model of {self.config.num_labels} labels.")
+            raise ValueError(
+                f"{len(label_names)} label names for a model of {self.config.num_labels} labels; {LABELS_FILE} must "
+                "hold one a line."
+            )
         broken = next((name for name in label_names or () if "\n" in name or "\r" in name), None)
         if broken is not None:
             raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
+        if label_names is not None and len(set(label_names)) != len(label_names):
+            raise ValueError(f"A label name occurs twice in {LABELS_FILE}; give every label a name of its own.")
         self.label_names = None if label_names is None else list(label_names)
+        self.config.has_label_names = label_names is not None
         self.config.name_labels(self.label_names)
 
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
@@ -338,12 +346,21 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
         """Loads weights and configuration as everywhere in Transformers, and the label names beside them."""
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        names = find_label_names(pretrained_model_name_or_path, **kwargs) or []
-        # Names of another label space are of no use.
-        model.set_label_names(names if len(names) == model.config.num_labels else None)
-        return loaded
+        wants_report = kwargs.pop("output_loading_info", False)
+        if cls.load_checks is not None and pretrained_model_name_or_path is not None:
+            cls.load_checks[0](cls, pretrained_model_name_or_path, kwargs)
+        options = {"use_safetensors": True, **kwargs, "output_loading_info": True}
+        model, report = super().from_pretrained(pretrained_model_name_or_path, *args, **options)
+        if cls.load_checks is not None:
+            cls.load_checks[1](model, report)
+        names = find_label_names(pretrained_model_name_or_path, **kwargs)
+        if names is None and model.config.has_label_names:
+            raise ValueError(f"{LABELS_FILE} with the names of the labels is missing: copy the whole folder again.")
+        # With other sizes than those of the files, names of the old labels are of no use.
+        if names is not None and len(names) != model.config.num_labels and kwargs.get("ignore_mismatched_sizes"):
+            names = None
+        model.set_label_names(names)
+        return (model, report) if wants_report else model
 
 
 __all__ = ["XMTCPreTrainedModel"]

@@ -18,6 +18,7 @@ from glocal_xml.data import (
     load_xmtc_dataset,
     split_validation,
 )
+from glocal_xml.data.text_files import read_names
 from glocal_xml.modeling import (
     FAMILIES,
     AttentionConfig,
@@ -208,10 +209,7 @@ def load_texts(
 
 def read_label_names(path: str | None) -> list[str] | None:
     """All labels of a taxonomy, one per line."""
-    if path is None:
-        return None
-    with open(path, encoding="utf-8-sig", newline="\n") as file:
-        return [line.strip() for line in file if line.strip()]
+    return None if path is None else read_names(path)
 
 
 def take_parts(

@@ -40,7 +40,6 @@ from .report import (
 from .run_folder import (
     check_run_folder,
     clear_run_folder,
-    last_good_checkpoint,
     prediction_lines,
     write_card,
     write_predictions,
@@ -50,6 +49,7 @@ from .run_parser import parse_arguments
 from .time_budget import has_time, plan_time
 from .trainer import XMTCTrainer
 from .tree_of_run import tree_of_run
+from .whole_checkpoints import last_good_checkpoint
 from .windows_of_run import check_windows, tokens_of_run
 
 logger = logging.getLogger("glocal_xml")

@@ -12,10 +12,13 @@ from huggingface_hub import HfApi, ModelCard
 from torch import nn
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, ProgressCallback, Trainer
+from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from glocal_xml.data import LabelSpace, XMTCCollator
 from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling.load_checks import check_finite
 
 from .arguments import XMTCTrainingArguments
 from .callbacks import EpochStarter, RunReporter, TrainingFacts
@@ -29,6 +32,7 @@ from .rowwise_adamw import for_sparse_tables
 from .run_folder import CARD_FILE, RESULTS_FILE, write_card, write_results
 from .time_budget import TimeBudget
 from .trainer_card import results_of_trainer
+from .whole_checkpoints import check_loss, write_manifest
 from .windows_of_run import WINDOW_COUNTS, WindowCollator, rank_windows
 
 logger = logging.getLogger(__name__)
@@ -135,6 +139,12 @@ class XMTCTrainer(Trainer):
                 self._loss_terms[name] = self._loss_terms.get(name, 0.0) + term.mean()
         return (loss, outputs) if return_outputs else loss
 
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As `Trainer` has it; a loss that is not finite ends training, since no later one would be."""
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        check_loss(loss, self.state.global_step + 1, self.args.output_dir)
+        return loss
+
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         return self._clip(model, self.args.max_grad_norm)
 
@@ -189,6 +199,8 @@ class XMTCTrainer(Trainer):
                 return None, rank_windows(self.model, inputs, self.windows, self._ranked_labels()), labels
         with self.compute_loss_context_manager():
             outputs = model(**inputs, top_k=self._ranked_labels(), output_logits=False)
+        if outputs.loss is not None:
+            check_loss(outputs.loss, self.state.global_step, self.args.output_dir)
         if prediction_loss_only:
             return outputs.loss, None, None
         return outputs.loss, rankings(self.model, outputs), labels
@@ -218,9 +230,27 @@ class XMTCTrainer(Trainer):
         return branch_metrics(evaluation.predictions, evaluation.label_ids, self.label_space, self.args)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        check_finite(self.model)
         super()._save(output_dir, state_dict)
+        output_dir = self.args.output_dir if output_dir is None else output_dir
+        # A pickle of all arguments, the token for the Hub among them, which nothing reads.
+        Path(output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
         # With its label space a checkpoint can be evaluated and trained further on its own.
-        self.label_space.save(self.args.output_dir if output_dir is None else output_dir)
+        self.label_space.save(output_dir)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        # Older checkpoints are deleted when this one is known to be whole, and not before.
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            folder = self._get_output_dir(trial=trial)
+            write_manifest(Path(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"))
+            best = self.state.best_model_checkpoint
+            rotate_checkpoints(folder, save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
 
     def create_model_card(
         self,
