@@ -17,7 +17,7 @@ ALLOWED = {
     "experts": {"calibration", "data", "metrics", "modeling"},
     "training": {
         *("atomic_file", "calibration", "data", "experts", "json_text", "metrics", "modeling", "pretrained"),
-        "trained_model",
+        *("interruption", "trained_model"),
     },
     "analysis": {"atomic_file", "data", "modeling", "training"},
     "estimate": {"atomic_file", "data", "modeling", "training"},
@@ -25,6 +25,7 @@ ALLOWED = {
     "labels": {"data", "experts", "modeling"},
     "export": {"modeling"},
     "atomic_file": set(),
+    "interruption": set(),
     "json_text": set(),
     "pretrained": set(),
     "tagged_rows": set(),
@@ -38,7 +39,7 @@ ALLOWED = {
         *("modeling", "tagged_rows", "trained_model", "training"),
     },
     # The other rooms by name, when a command runs.
-    "cli": {"version"},
+    "cli": {"interruption", "version"},
     "__init__": {"data", "explain", "metrics", "modeling", "pretrained", "training", "version"},
 }
 # Rooms whose files may only import these packages: they are copied to the Hub, or must stay light.

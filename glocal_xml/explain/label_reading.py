@@ -23,6 +23,8 @@ from .words import ReadWords, Word
 
 # Words, the fields of each label, what the numbers of words are, and further fields of the explanation.
 Reading = tuple[list[Word], list[dict[str, Any]], str, dict[str, Any]]
+# A number for every word of the text is kept for each.
+MOST_LABELS = 1000
 
 
 def explain(
@@ -69,6 +71,9 @@ def explain(
         raise ValueError("The model has no label names; give them with `model.set_label_names`.")
     if num_words < 0:
         raise ValueError(f"`num_words` must be at least 0, got {num_words}.")
+    if len(labels) > MOST_LABELS if labels is not None else not 1 <= top_k <= MOST_LABELS:
+        asked = top_k if labels is None else len(labels)
+        raise ValueError(f"1 to {MOST_LABELS:,} labels of a text can be explained, got {asked:,}: ask for fewer.")
     branch = _checked_branch(model, branch)
     # Half of a character, which no tokenizer reads, becomes one character, so that places stay.
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -156,9 +156,10 @@ def check_finite(model: nn.Module) -> None:
     """Refuses weights that are not finite, with which every score would be meaningless."""
     for name, tensor in model.state_dict().items():
         tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        if tensor.dtype in _FLOATS and tensor.numel() and not tensor.is_meta:
-            if not all(bool(bound.isfinite()) for bound in torch.aminmax(tensor)):
-                raise ValueError(f"the weights {name} hold numbers that are not finite")
+        if tensor.dtype not in _FLOATS or not tensor.numel() or tensor.is_meta:
+            continue
+        if not all(bool(bound.isfinite()) for bound in torch.aminmax(tensor)):
+            raise ValueError(f"the weights {name} hold numbers that are not finite")
 
 
 def _rises(starts: Tensor, end: int, least: int = 0) -> bool:

@@ -26,7 +26,7 @@ from .collapse import CollapseWatch
 from .gradient_clipping import clip_gradients
 from .model_card import card_name, describe_card, render_model_card
 from .model_of_run import check_processes
-from .published_files import commit_operations, memory_notice, published_files
+from .published_files import commit_operations, memory_notice, published_files, regular_file
 from .report import FINAL, branch_metrics, final_name, rankings
 from .rowwise_adamw import for_sparse_tables
 from .run_folder import CARD_FILE, RESULTS_FILE, write_card, write_results
@@ -291,7 +291,7 @@ class XMTCTrainer(Trainer):
         if not self.is_world_process_zero():
             return None
         self.create_model_card(**kwargs)
-        files = published_files(self.args.output_dir) | {CARD_FILE: Path(self.args.output_dir, CARD_FILE)}
+        files = published_files(self.args.output_dir) | {CARD_FILE: regular_file(self.args.output_dir, CARD_FILE)}
         revision = self.args.hub_revision if revision is None else revision
         if (notice := memory_notice(files)) is not None:
             logger.warning(notice)
