@@ -25,6 +25,8 @@ from .label_tree import CandidateTree
 _LONGEST_HEADER = 10**8
 # Beyond those that a file holds, since a model may make some itself.
 _FURTHER_TENSORS, _FURTHER_NUMBERS = 1000, 2**20
+# Weights are replaced before the configuration when a blend is fitted.
+_MAY_BE_FURTHER = {"log_frequencies"}
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Shapes = dict[str, list[int]]
@@ -143,6 +145,11 @@ def check_loaded_model(model: PreTrainedModel, report: Mapping[str, Any]) -> Non
         raise ValueError(
             f"the weights lack {len(missing)} tensors of the model, such as {missing[0]}, which would be random: "
             "copy the whole folder again"
+        )
+    further = sorted(set(report["unexpected_keys"]) - _MAY_BE_FURTHER)
+    if further:
+        raise ValueError(
+            f"config.json has no place for {len(further)} tensors of the weights, such as {further[0]}: restore it"
         )
     check_finite(model)
     for name, module in model.named_modules():

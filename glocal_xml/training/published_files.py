@@ -63,9 +63,7 @@ def regular_file(folder: str | os.PathLike, name: str) -> Path:
     if os.path.basename(name) != name or "\\" in name:
         raise ValueError(f"{folder} names {name!r}, which is no file in this folder: it is not published.")
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise ValueError(
-            f"{path} is a link or no file, and is not published: put the file itself there, or delete it."
-        )
+        raise ValueError(f"{path} is a link or no file, and is not published: put the file itself there.")
     if not path.exists():
         raise ValueError(f"{folder} is incomplete: {name} is missing. Save the model again, or train anew.")
     return path
