@@ -199,7 +199,7 @@ class XMTCTrainer(Trainer):
                 return None, rank_windows(self.model, inputs, self.windows, self._ranked_labels()), labels
         with self.compute_loss_context_manager():
             outputs = model(**inputs, top_k=self._ranked_labels(), output_logits=False)
-        if outputs.loss is not None:
+        if outputs.loss is not None and self.train_dataset is not None:
             check_loss(outputs.loss, self.state.global_step, self.args.output_dir)
         if prediction_loss_only:
             return outputs.loss, None, None
