@@ -24,6 +24,7 @@ from .prepare import (
     settle_metrics,
     trained_label_space,
 )
+from .repeated_texts import warn_of_repeated_texts
 from .report import (
     BASELINE,
     FINAL,
@@ -118,6 +119,8 @@ def run(
     known = trained_label_space(model_args.model) if model_args.model is not None else None
     with args.main_process_first(desc="reading"):
         texts, label_space = load_texts(data_args, known, args.seed, train_rows, training and args.blend)
+    if training and not data_args.streaming:
+        warn_of_repeated_texts(texts)
     if checkpoint is not None:
         check_same_labels(checkpoint, label_space.names)
     if training and data_args.streaming and model_args.experts:
