@@ -9,6 +9,7 @@ from typing import Any
 from glocal_xml.atomic_file import remove_leftovers, write_atomically
 from glocal_xml.data import LabelSpace
 from glocal_xml.json_text import json_text
+from glocal_xml.modeling.configuration_base import find_label_names
 
 from .whole_checkpoints import last_good_checkpoint, why_not_whole
 
@@ -37,17 +38,39 @@ def check_run_folder(folder: str, *, resume: str | None, overwrite: bool, model:
         raise ValueError(f"The output folder {folder} holds the model {model} that is used; choose another one.")
     if resume is not None:
         checkpoint = last_good_checkpoint(path) if resume == "last" else resume
-        if checkpoint is None:
-            raise ValueError(f"No complete checkpoint to resume from in {folder}.")
-        if resume != "last" and (reason := why_not_whole(checkpoint)):
-            raise ValueError(f"No complete checkpoint to resume from in {checkpoint}: {reason}.")
+        reason = "" if resume == "last" else why_not_whole(checkpoint)
+        if checkpoint is None or reason:
+            raise ValueError(
+                f"No complete checkpoint to resume from in {checkpoint or folder}{f' ({reason})' if reason else ''}: "
+                "start the run anew with `--overwrite_output true`."
+            )
         return checkpoint
     if holds_run(path) and not overwrite:
+        can_resume = last_good_checkpoint(path) is not None or (path / "state").exists()
+        resumes = "resume it with `--resume_from_checkpoint last`, " if can_resume else ""
         raise ValueError(
-            f"The output folder {folder} holds another run. Go on with it by `--resume_from_checkpoint last`, "
-            "delete it by `--overwrite_output true`, or choose another `--output_dir`."
+            f"The output folder {folder} holds another run: {resumes}delete it with `--overwrite_output true`, or "
+            "choose another `--output_dir`."
         )
     return None
+
+
+def check_same_labels(checkpoint: str, names: list[str]) -> None:
+    """Refuses to resume with other labels, or in another order: weights would go on under wrong names."""
+    earlier = find_label_names(checkpoint)
+    if earlier is None or earlier == names:
+        return
+    if sorted(earlier) == sorted(names):
+        difference = "they come in another order"
+    else:
+        new, gone = sorted(set(names) - set(earlier)), sorted(set(earlier) - set(names))
+        counts = {"new": new, "missing": gone}
+        parts = [f"{len(found)} {kind}, such as {found[:3]}" for kind, found in counts.items() if found]
+        difference = " and ".join(parts)
+    raise ValueError(
+        f"The labels of the training texts are not those of {checkpoint}: {difference}. Resume with the files of that "
+        "run, or start a new one in another `--output_dir`."
+    )
 
 
 def clear_run_folder(folder: str | os.PathLike) -> None:
