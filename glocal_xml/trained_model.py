@@ -63,6 +63,14 @@ def trained_tokenizer(model: str, **hub_options: Any) -> PreTrainedTokenizerBase
     return tokenizer
 
 
+def load_trained_model(model: str, tokenizer: PreTrainedTokenizerBase, **options: Any) -> XMTCPreTrainedModel:
+    """A trained model that fits its tokenizer; options are those of `from_pretrained`."""
+    with plain_model_errors(model):
+        loaded = AutoModel.from_pretrained(model, trust_remote_code=False, **options)
+        check_vocabulary(loaded, tokenizer)
+    return loaded
+
+
 def open_pipeline(
     model: str, *, device: str | None = None, revision: str | None = None, token: str | None = None
 ) -> Pipeline:
@@ -79,9 +87,7 @@ def open_pipeline(
     check_device(device)
     trained_config(model, **options)
     tokenizer = trained_tokenizer(model, **options)
-    with plain_model_errors(model):
-        loaded = AutoModel.from_pretrained(model, trust_remote_code=False, **options)
-        check_vocabulary(loaded, tokenizer)
+    loaded = load_trained_model(model, tokenizer, **options)
     return pipeline(_TASK, model=loaded, tokenizer=tokenizer, device=device)
 
 

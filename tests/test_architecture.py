@@ -20,7 +20,7 @@ ALLOWED = {
         *("interruption", "trained_model"),
     },
     "analysis": {"atomic_file", "data", "modeling", "training"},
-    "estimate": {"atomic_file", "data", "modeling", "training"},
+    "estimate": {"atomic_file", "data", "modeling", "trained_model", "training"},
     "hub": {"json_text", "training", "version"},
     "labels": {"data", "experts", "modeling"},
     "export": {"modeling"},

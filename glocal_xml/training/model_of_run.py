@@ -9,7 +9,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace, LabelTree
 from glocal_xml.modeling import (
@@ -21,7 +21,7 @@ from glocal_xml.modeling import (
 )
 from glocal_xml.modeling.encoder import position_limit
 from glocal_xml.modeling.start_model import make_config
-from glocal_xml.trained_model import check_vocabulary, plain_model_errors
+from glocal_xml.trained_model import check_vocabulary, load_trained_model, plain_model_errors
 
 from .arguments import ModelArguments, XMTCTrainingArguments
 from .prepare import NO_ENCODER, encoder_path
@@ -49,8 +49,7 @@ def build_model(
     if model_args.model is not None:
         if model_args.model_config:
             raise ValueError("`model_config` is for new models; a trained model keeps the configuration it has.")
-        with plain_model_errors(model_args.model):
-            model = AutoModel.from_pretrained(model_args.model, dtype=torch.float32, trust_remote_code=False)
+        model = load_trained_model(model_args.model, tokenizer, dtype=torch.float32)
         if model_args.encoder is not None:
             return with_encoder(model, model_args, label_space, tokenizer)
         # Its own and those of the texts it is trained further on.
@@ -76,7 +75,8 @@ def with_encoder(
             f"{model_args.model} has an encoder already: leave out `--encoder` to train it further, or `--model` to "
             "start anew."
         )
-    own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
+    with plain_model_errors(model_args.encoder):
+        own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
     if own.get_vocab() != tokenizer.get_vocab():
         raise ValueError(
             f"The experts of {model_args.model} count other tokens than {model_args.encoder} has: start anew with "

@@ -104,7 +104,8 @@ def load_tokenizer(
     if model_args.model is not None:
         tokenizer = trained_tokenizer(model_args.model)
         if model_args.encoder is not None and max_length is None:
-            own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
+            with plain_model_errors(model_args.encoder):
+                own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
             max_length = min(_DEFAULT_LENGTH, own.model_max_length)
     else:
         if model_args.encoder == WORD_ENCODER:
