@@ -10,8 +10,8 @@ from glocal_xml.interruption import terminated_like_ctrl_c
 from glocal_xml.version import __version__
 
 _LONGEST_MESSAGE = 700
-# What safetensors and torch say where a disk is full.
-_NO_ROOM = ("No space left on device", "PytorchStreamWriter failed writing", "File too large")
+# What safetensors and torch say where a disk or the memory is full.
+_NO_ROOM = ("No space left on device", "PytorchStreamWriter failed writing", "File too large", "can't allocate memory")
 
 
 class Command(NamedTuple):
@@ -109,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
 def _reason(error: BaseException | None) -> BaseException | None:
     """What a user can mend: a mistake, or what the system refuses, also where a library made something else of it."""
     while error is not None:
-        if isinstance(error, ValueError | OSError) or any(words in str(error) for words in _NO_ROOM):
+        if isinstance(error, ValueError | OSError | MemoryError) or any(words in str(error) for words in _NO_ROOM):
             return error
         error = error.__cause__
     return None

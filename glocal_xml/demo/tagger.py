@@ -5,12 +5,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from glocal_xml.data.text_files import LONGEST_LINE
 from glocal_xml.explain import Explanation, explain
 from glocal_xml.explain.label_reading import MOST_LABELS
 from glocal_xml.modeling.text_windows import readable_text
 from glocal_xml.trained_model import open_pipeline
 
+# Characters of a text that is pasted; files may have longer ones.
+LONGEST_TEXT = 2_000_000
 # Few texts have tokens as long as that on average.
 CHARACTERS_PER_TOKEN = 32
 Predictions = list[dict[str, Any]]
@@ -53,8 +54,8 @@ class Tagger:
 
     def check(self, text: str, number: int | None = None) -> None:
         """Refuses texts and numbers of labels that would take the memory of others."""
-        if isinstance(text, str) and len(text) > LONGEST_LINE:
-            raise ValueError(f"The text has {len(text):,} characters; up to {LONGEST_LINE:,} are read.")
+        if isinstance(text, str) and len(text) > LONGEST_TEXT:
+            raise ValueError(f"The text has {len(text):,} characters; up to {LONGEST_TEXT:,} are read.")
         if number is not None and number > MOST_LABELS:
             raise ValueError(f"`top_k` is {number:,}; up to {MOST_LABELS:,} labels are given.")
 

@@ -17,8 +17,8 @@ from hostile_names import LABELS
 from glocal_xml.data import text_files
 from glocal_xml.demo.actions import Actions
 from glocal_xml.demo.file_tagging import tag_file
-from glocal_xml.demo.tagger import Tagger
-from glocal_xml.explain import explain
+from glocal_xml.demo.tagger import LONGEST_TEXT, Tagger
+from glocal_xml.explain import explain, label_reading
 from glocal_xml.explain.label_reading import MOST_LABELS
 
 pytest_plugins = ["served_page"]
@@ -32,7 +32,7 @@ def actions(page_model):
 def test_texts_and_numbers_of_labels_are_bounded(actions):
     for call in (actions.predict, lambda text: actions.explain(text, LABELS[:1])):
         with pytest.raises(ValueError, match="characters; up to"):
-            call("x" * (text_files.LONGEST_LINE + 1))
+            call("x" * (LONGEST_TEXT + 1))
     with pytest.raises(ValueError, match="up to 1,000 labels"):
         actions.predict("apple", top_k=10**9)
     with pytest.raises(ValueError, match="up to 1,000 labels"):
@@ -46,6 +46,13 @@ def test_explanations_are_bounded(actions, number):
     pipe = actions.tagger._pipe
     with pytest.raises(ValueError, match="1 to 1,000 labels"):
         explain(pipe.model, pipe.tokenizer, "apple", top_k=number)
+
+
+def test_many_labels_of_a_book_are_too_many(actions, monkeypatch):
+    monkeypatch.setattr(label_reading, "_MOST_NUMBERS", 20)
+    assert len(actions.explain("apple dog moon", LABELS[:2])["labels"]) == 2
+    with pytest.raises(ValueError, match="The text has .* tokens, of which . labels"):
+        actions.explain("apple dog moon " * 5, LABELS[:3])
 
 
 def test_a_bomb_is_refused(actions, tmp_path, monkeypatch):
