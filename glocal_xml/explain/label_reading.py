@@ -85,7 +85,7 @@ def explain(
     tokens = max(value.shape[-1] for value in encoded.inputs.values())
     if len(label_ids) > 1 and len(label_ids) * tokens > _MOST_NUMBERS:
         raise ValueError(
-            f"The text has {tokens:,} tokens, of which {_MOST_NUMBERS // tokens or 1} labels can be explained at once, "
+            f"The text has {tokens:,} tokens, of which {_MOST_NUMBERS // tokens or 1} labels can be explained, "
             f"got {len(label_ids)}: ask for fewer."
         )
     scores = model.score_labels(label_ids, **encoded.inputs)
