@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
 from .adaptive_clusters import AdaptiveLabelClusters
-from .configuration_base import HUB_OPTIONS
+from .configuration_base import hub_options
 from .experts import LexicalExpert, MemoryExpert, SparseTable, TextCounter
 from .label_tree import CandidateTree
 
@@ -33,19 +33,17 @@ Shapes = dict[str, list[int]]
 
 
 def check_sizes(
-    model_class: type[PreTrainedModel], name_or_path: str | os.PathLike, options: Mapping[str, Any]
+    model_class: type[PreTrainedModel], name_or_path: str | os.PathLike | None, options: Mapping[str, Any]
 ) -> None:
     """
     Compares the sizes that a configuration asks for with those of the weights, of which only the headers are read.
 
     Args:
         model_class: The class of the model.
-        name_or_path: Its folder or Hub id.
+        name_or_path: Its folder or Hub id, if it has one.
         options: Those of `from_pretrained`.
     """
-    shapes = _saved_shapes(
-        name_or_path, {name: options[name] for name in HUB_OPTIONS if options.get(name) is not None}
-    )
+    shapes = None if name_or_path is None else _saved_shapes(name_or_path, hub_options(options))
     if shapes is None or options.get("ignore_mismatched_sizes"):
         return
     config = options.get("config")
@@ -67,12 +65,12 @@ def check_sizes(
         )
 
 
-def _saved_shapes(name_or_path: str | os.PathLike, hub_options: dict[str, Any]) -> Shapes | None:
+def _saved_shapes(name_or_path: str | os.PathLike, place: dict[str, Any]) -> Shapes | None:
     """The shape of each tensor in the files of a model; `None` where it has no such files."""
-    found = _find_file(name_or_path, SAFE_WEIGHTS_NAME, hub_options)
+    found = _find_file(name_or_path, SAFE_WEIGHTS_NAME, place)
     if found is not None:
         return _header(found)
-    index = _find_file(name_or_path, SAFE_WEIGHTS_INDEX_NAME, hub_options)
+    index = _find_file(name_or_path, SAFE_WEIGHTS_INDEX_NAME, place)
     if index is None:
         return None
     try:
@@ -83,16 +81,16 @@ def _saved_shapes(name_or_path: str | os.PathLike, hub_options: dict[str, Any]) 
     for name in names:
         if not isinstance(name, str) or os.path.basename(name) != name:
             raise ValueError(f"{SAFE_WEIGHTS_INDEX_NAME} names {name!r}, which is no file beside it")
-        path = _find_file(name_or_path, name, hub_options)
+        path = _find_file(name_or_path, name, place)
         if path is None:
             raise ValueError(f"{name} is missing")
         shapes |= _header(path)
     return shapes
 
 
-def _find_file(name_or_path: str | os.PathLike, name: str, hub_options: dict[str, Any]) -> str | None:
+def _find_file(name_or_path: str | os.PathLike, name: str, place: dict[str, Any]) -> str | None:
     quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
-    return cached_file(name_or_path, name, **quiet, **hub_options)
+    return cached_file(name_or_path, name, **quiet, **place)
 
 
 def _header(path: str) -> Shapes:
