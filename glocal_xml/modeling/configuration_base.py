@@ -122,8 +122,11 @@ class XMTCConfig(PreTrainedConfig):
         """Epoch from which on all terms of the loss are there, the first being 0."""
         return 0
 
-    def name_labels(self, names: list[str] | None) -> None:
-        """Makes the tables that Transformers' own pipeline reads; beyond so many labels it has no logits to name."""
+    def name_labels(self, names: list[str] | None) -> list[str] | None:
+        """
+        Checks and returns names, and makes the tables that Transformers' own pipeline reads; beyond so many labels it
+        has no logits to name.
+        """
         if names is not None and len(names) != self.num_labels:
             raise ValueError(
                 f"{len(names)} label names for a model of {self.num_labels} labels; {LABELS_FILE} has one a line."
@@ -136,8 +139,9 @@ class XMTCConfig(PreTrainedConfig):
         self.has_label_names = names is not None
         self.id2label = self.label2id = None
         if self.num_labels <= self.max_logits_labels:
-            names = names or [f"LABEL_{i}" for i in range(self.num_labels)]
-            self.id2label, self.label2id = dict(enumerate(names)), {name: i for i, name in enumerate(names)}
+            shown = names or [f"LABEL_{i}" for i in range(self.num_labels)]
+            self.id2label, self.label2id = dict(enumerate(shown)), {name: i for i, name in enumerate(shown)}
+        return None if names is None else list(names)
 
     def saved_label_names(self, name_or_path: str | os.PathLike, options: dict[str, Any]) -> list[str] | None:
         """The names in a folder or on the Hub; an error where they belong to the weights and are missing."""

@@ -50,7 +50,6 @@ class XMTCPreTrainedModel(PreTrainedModel):
     blend_class: ClassVar[type[MeanProbability] | None] = None
     tree_class: ClassVar[type[PreTrainedModel] | None] = None
     label_splitter: ClassVar[Any] = None
-    # Of files before they are loaded, and of the model that came of them.
     load_checks: ClassVar[tuple[Any, Any]] = (lambda *_: None, lambda *_: None)
 
     def __new__(cls, config: XMTCConfig | None = None, *args: Any, **kwargs: Any) -> "XMTCPreTrainedModel":
@@ -298,8 +297,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
     def set_label_names(self, label_names: list[str] | None) -> None:
         """Names the labels; the names are saved with the weights."""
-        self.config.name_labels(label_names)
-        self.label_names = None if label_names is None else list(label_names)
+        self.label_names = self.config.name_labels(label_names)
 
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
         """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
@@ -334,11 +332,10 @@ class XMTCPreTrainedModel(PreTrainedModel):
         if cls.blend_class is None and read_file(pretrained_model_name_or_path, "experts.py", kwargs) is not None:
             options = hub_options(kwargs)
             cls.blend_class = get_class_from_dynamic_module("experts.Blend", pretrained_model_name_or_path, **options)
-        check_files, check_model = cls.load_checks
-        check_files(cls, pretrained_model_name_or_path, kwargs)
+        cls.load_checks[0](cls, pretrained_model_name_or_path, kwargs)
         options = {"use_safetensors": True, **kwargs, "output_loading_info": True}
         model, report = super().from_pretrained(pretrained_model_name_or_path, *args, **options)
-        check_model(model, report)
+        cls.load_checks[1](model, report)
         model.set_label_names(model.config.saved_label_names(pretrained_model_name_or_path, kwargs))
         return (model, report) if kwargs.get("output_loading_info") else model
 
