@@ -17,6 +17,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
@@ -238,7 +239,11 @@ def main(argv):
         if split:
             load_split_state(state, *split_parts)
         else:
-            accelerator.load_state(state)
+            try:
+                accelerator.load_state(state)
+            except (RuntimeError, UnpicklingError) as error:
+                # Anything but tensors and numbers is refused, not run.
+                raise ValueError(f"{state} cannot be resumed from: {error}") from error
         progress = read_json_object(Path(state, "progress.json"))
         schedule.load_state_dict(progress.pop("schedule"))
     elif accelerator.is_main_process:

@@ -158,10 +158,15 @@ def test_the_loop_without_trainer_loads_no_pickle(flags, tmp_path, caplog):
     state = folder / "state"
     assert json.loads((state / "progress.json").read_text())["schedule"]["last_epoch"] == 4
     assert not list(state.glob("custom_checkpoint*")) and not list(state.glob("*.new"))
-    (state / "custom_checkpoint_0.pkl").write_bytes(pickle.dumps(Harm(tmp_path / "harm")))
+    for name in ("custom_checkpoint_0.pkl", "optimizer.bin"):
+        content = (state / name).read_bytes() if (state / name).exists() else None
+        (state / name).write_bytes(pickle.dumps(Harm(tmp_path / "harm")))
+        write_manifest(state)
+        with pytest.raises(ValueError, match="cannot be resumed from"):
+            loop.main([*main_of_loop, "--resume_from_checkpoint", "last"])
+        assert not (tmp_path / "harm").exists()
+        (state / name).unlink() if content is None else (state / name).write_bytes(content)
     write_manifest(state)
-    loop.main([*main_of_loop, "--resume_from_checkpoint", "last"])
-    assert not (tmp_path / "harm").exists()
     (state / "optimizer.bin").write_bytes(b"")
     with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="no whole state"):
         loop.main([*main_of_loop, "--resume_from_checkpoint", "last"])
