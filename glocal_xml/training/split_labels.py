@@ -75,6 +75,8 @@ def save_split_state(folder: str, model: XMTCPreTrainedModel, optimizer: torch.o
     """Writes what training continues from, every process its part: tensors as safetensors, numbers as JSON."""
     tensors, numbers = _split_state(model, optimizer)
     distributed_checkpoint.save(tensors, storage_writer=HuggingFaceStorageWriter(folder, save_distributed=True))
+    # Steps are tensors of one number.
+    numbers = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in numbers.items()}
     if torch.distributed.get_rank() == 0:
         Path(folder, _NUMBERS).write_text(json_text(numbers), encoding="utf-8")
 
@@ -84,7 +86,6 @@ def load_split_state(folder: str, model: XMTCPreTrainedModel, optimizer: torch.o
     tensors, numbers = _split_state(model, optimizer)
     distributed_checkpoint.load(tensors, storage_reader=HuggingFaceStorageReader(folder))
     saved = read_json_object(Path(folder, _NUMBERS))
-    # Steps are tensors of one number.
     numbers = {
         name: torch.full_like(value, saved[name]) if isinstance(value, torch.Tensor) else saved[name]
         for name, value in numbers.items()
