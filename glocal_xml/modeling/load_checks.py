@@ -136,16 +136,24 @@ def _few_tensors(limit: int) -> Iterator[None]:
             handle.remove()
 
 
-def check_loaded_model(model: PreTrainedModel, report: Mapping[str, Any]) -> None:
-    """Refuses what was loaded where tensors were missing, numbers are not finite or tables point nowhere."""
+def check_loaded_model(model: PreTrainedModel, report: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """
+    Refuses what was loaded where tensors were missing, numbers are not finite or tables point nowhere.
+
+    Args:
+        model: The model.
+        report: What `from_pretrained` tells of it.
+        options: Those of `from_pretrained`; with `ignore_mismatched_sizes` a part of the model may be new.
+    """
+    is_other = options.get("ignore_mismatched_sizes")
     missing = sorted(report["missing_keys"])
-    if missing:
+    if missing and not is_other:
         raise ValueError(
             f"the weights lack {len(missing)} tensors of the model, such as {missing[0]}, which would be random: "
             "copy the whole folder again"
         )
     further = sorted(set(report["unexpected_keys"]) - _MAY_BE_FURTHER)
-    if further:
+    if further and not is_other:
         raise ValueError(
             f"config.json has no place for {len(further)} tensors of the weights, such as {further[0]}: restore it"
         )

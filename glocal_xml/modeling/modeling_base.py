@@ -335,7 +335,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         cls.load_checks[0](cls, pretrained_model_name_or_path, kwargs)
         options = {"use_safetensors": True, **kwargs, "output_loading_info": True}
         model, report = super().from_pretrained(pretrained_model_name_or_path, *args, **options)
-        cls.load_checks[1](model, report)
+        cls.load_checks[1](model, report, kwargs)
         model.set_label_names(model.config.saved_label_names(pretrained_model_name_or_path, kwargs))
         return (model, report) if kwargs.get("output_loading_info") else model
 
