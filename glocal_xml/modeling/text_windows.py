@@ -76,9 +76,12 @@ class TextStarts:
         """Token fields of at most `max_length` tokens, special ones included."""
         if not self.tokenizer.is_fast:
             return dict(self.tokenizer.prepare_for_model(token_ids, truncation=True, max_length=max_length))
+        if max_length is not None and max_length <= self.special:
+            raise ValueError(
+                f"`max_length` is {max_length}, but {self.special} special tokens are added to a text; give at least "
+                f"{self.special + 1}."
+            )
         room = len(token_ids) if max_length is None else min(len(token_ids), max_length - self.special)
-        if room < 0:
-            raise ValueError(f"`max_length` is {max_length}, but {self.special} special tokens are added to a text.")
         first = 0 if self.tokenizer.truncation_side == "right" else len(token_ids) - room
         before, behind, fields = self.before, self.before + self.size, {}
         for name, values in self.framed.items():

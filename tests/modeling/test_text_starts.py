@@ -1,4 +1,4 @@
-"""What an encoder reads of a text, made of the ids of all of its tokens, is what its tokenizer gives with truncation."""
+"""What an encoder reads of a text, made of the ids of all of its tokens, is what its tokenizer makes of the text."""
 
 import pytest
 from tiny_encoders import WORDS
@@ -85,4 +85,4 @@ def test_the_tokenizers_differ_in_what_they_add():
 
 def test_no_room_beside_special_tokens(tokenizer):
     with pytest.raises(ValueError, match="2 special tokens"):
-        TextStarts(tokenizer)([7, 8], 1)
+        TextStarts(tokenizer)([7, 8], 2)
