@@ -44,6 +44,3 @@ class APLCXLNetConfig(XMTCConfig):
             raise ValueError(f"`summary_dropout` must lie in 0 to 1, 1 left out, got {self.summary_dropout}.")
         sizes = cluster_sizes(self.num_labels, self.cluster_proportions)
         tail_widths(self.cluster_input_size, self.cluster_decay, len(sizes) - 1)
-
-
-__all__ = ["APLCXLNetConfig"]

@@ -275,6 +275,3 @@ def read_file(name_or_path: str | os.PathLike, name: str, options: dict[str, Any
         return None
     with open(path, encoding="utf-8", newline="\n") as file:
         return file.read()
-
-
-__all__ = ["AttentionConfig", "XMTCConfig"]

@@ -86,6 +86,3 @@ class GlocalXMLConfig(AttentionConfig):
             raise ValueError(f"`shortlist` needs `branches='both'`, got {self.branches!r}: leave it out.")
         if self.shortlist < min(self.top_k, self.num_labels):
             raise ValueError(f"`shortlist` must be at least `top_k`, got {self.shortlist} for {self.top_k}: raise it.")
-
-
-__all__ = ["GlocalXMLConfig"]

@@ -310,18 +310,10 @@ class Blend(MeanProbability):
 
     def top_k(self, k: int) -> Ranking:
         if self.heads is None or not self.heads.ranks_candidates:
-            return self._pass_over_labels(k, None)
+            return self.top_of_runs(k).ranking(self.num_texts)
         # The heads find their labels without scoring all: the best of these and of each expert are looked at.
         number = min(max(k, _CANDIDATES), self.num_labels)
         of_heads = self.heads.top_k(min(number, self.heads.most_ranked)).ids
         found = [of_heads, *(scores.top_k(number).ids for scores in self.of_experts.values())]
         ids = torch.cat(found, dim=1).sort(dim=1).values
-        logits = [scores.chosen(ids) for scores in self.branches.values()]
-        rows = torch.cat(self.with_branches(logits, ids))
-        times = rows.shape[0] // ids.shape[0]
-        rows = rows.masked_fill((each_once(ids) < 0).repeat(times, 1), -torch.inf)
-        return TopLabels(k).update(rows, ids.repeat(times, 1)).ranking(self.num_texts)
-
-    def top_k_and_all(self, k: int) -> tuple[Ranking, Tensor]:
-        kept: list[Tensor] = []
-        return self._pass_over_labels(k, kept), torch.cat(kept, dim=1)
+        return self.top_k_of(ids, k, left_out=each_once(ids) < 0)[0]

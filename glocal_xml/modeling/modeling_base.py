@@ -345,6 +345,3 @@ def _present(code: Any, name: str) -> Any:
     if code is None:
         raise ValueError(f"{name} needs code that is not beside these weights: `pip install glocal-xml`.")
     return code
-
-
-__all__ = ["XMTCPreTrainedModel"]
