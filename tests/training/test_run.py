@@ -23,6 +23,7 @@ from glocal_xml.modeling import GlocalXMLForMultiLabel, MEXMLForMultiLabel
 from glocal_xml.training import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+RESUME = ("--resume_from_checkpoint", "last")
 RATES = '{"encoder": 3e-3, "local_head": 1e-2}'
 
 
@@ -102,7 +103,15 @@ def test_same_seed_same_weights_and_resume_is_exact(flags, tmp_path):
     (cut / "checkpoint-35" / "trainer_state.json").unlink()
     with pytest.raises(ValueError, match="holds another run"):
         main([*flags, *steps, "--output_dir", str(cut)])
-    main([*flags, *steps, "--output_dir", str(cut), "--resume_from_checkpoint", "last"])
+    renamed = tmp_path / "renamed.jsonl"
+    texts = Path(flags[flags.index("--train_file") + 1]).read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in texts.splitlines()]
+    first = rows[0]["labels"][0]
+    lines = ({**row, "labels": ["new" if name == first else name for name in row["labels"]]} for row in rows)
+    renamed.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    with pytest.raises(ValueError, match="labels of the training texts are not those of"):
+        main([*flags, *steps, *("--train_file", str(renamed), "--output_dir", str(cut)), *RESUME])
+    main([*flags, *steps, "--output_dir", str(cut), *RESUME])
     assert_same_weights(tmp_path / "run", cut)
 
 
