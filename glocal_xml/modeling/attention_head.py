@@ -171,7 +171,7 @@ def mlp_reader(
 
     def read(chunk: slice, weights: Tensor, value: Tensor, buffer: Tensor) -> tuple[Tensor, Callable]:
         words = weights.transpose(0, 1).to(low) @ value  # (texts of the block, labels of the chunk, mlp)
-        # Inputs of the layers, after the ReLU: their sign is its derivative. Last, the logits.
+        # Inputs of the layers, after the ReLU, whose derivative is 0 where they are. Last, the logits.
         states = [words if low == high else at_least_float(words)]
         for weight, bias, _, _ in layers:
             inner = states[-1].clamp_(min=0)
@@ -191,14 +191,15 @@ def mlp_reader(
                 flat = flat.to(backward)
                 if by_weight is not None:
                     add_product(by_weight, flat.T, state.flatten(0, 1).to(backward))
-                by_state = (flat @ weight.to(backward)).to(state.dtype).view(state.shape).mul_(state.sign())
+                by_state = (flat @ weight.to(backward)).to(state.dtype).view(state.shape).masked_fill_(state == 0, 0)
             if by_value is not None:
                 add_product(by_value, weights.permute(1, 2, 0).to(backward), by_state.to(backward))
-            # Derivative of the softmax: the mean of `by_weights` under the weights of a label, which it subtracts,
-            # is the product of what was read and the derivative by it.
-            mean = (states[0] * by_state).sum(dim=-1).T.unsqueeze(-1)  # (labels of the chunk, texts of the block, 1)
-            by_weights = by_state.to(backward) @ value.to(backward).transpose(1, 2)  # (texts, labels, tokens)
-            buffer.copy_(by_weights.transpose(0, 1)).sub_(mean).mul_(weights)
+            # Derivative of the softmax: from that by the weights it takes their mean under the weights of a label,
+            # which is the product of what was read and the derivative by it.
+            by_weights = buffer.transpose(0, 1)  # (texts of the block, labels of the chunk, tokens)
+            by_weights.copy_((states[0] * by_state).sum(dim=-1, keepdim=True).neg_())
+            add_product(by_weights, by_state.to(backward), value.to(backward).transpose(1, 2))
+            buffer.mul_(weights)
 
         return logits, way_back
 

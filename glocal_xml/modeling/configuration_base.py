@@ -147,6 +147,11 @@ class XMTCConfig(PreTrainedConfig):
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
 
+    def check_dropout(self, name: str) -> None:
+        """Refuses a dropout that leaves nothing, or is none."""
+        if not 0 <= getattr(self, name) < 1:
+            raise ValueError(f"`{name}` must lie in 0 to 1, 1 excluded, got {getattr(self, name)}.")
+
     def check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         """Refuses a field that is none of the choices."""
         if getattr(self, name) not in choices:
