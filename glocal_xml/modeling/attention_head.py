@@ -194,12 +194,11 @@ def mlp_reader(
                 by_state = (flat @ weight.to(backward)).to(state.dtype).view(state.shape).masked_fill_(state == 0, 0)
             if by_value is not None:
                 add_product(by_value, weights.permute(1, 2, 0).to(backward), by_state.to(backward))
-            # Derivative of the softmax: from that by the weights it takes their mean under the weights of a label,
-            # which is the product of what was read and the derivative by it.
-            by_weights = buffer.transpose(0, 1)  # (texts of the block, labels of the chunk, tokens)
-            by_weights.copy_((states[0] * by_state).sum(dim=-1, keepdim=True).neg_())
-            add_product(by_weights, by_state.to(backward), value.to(backward).transpose(1, 2))
-            buffer.mul_(weights)
+            # Derivative of the softmax: the mean of `by_weights` under the weights of a label, which it subtracts,
+            # is the product of what was read and the derivative by it.
+            mean = (states[0] * by_state).sum(dim=-1).T.unsqueeze(-1)  # (labels of the chunk, texts of the block, 1)
+            by_weights = by_state.to(backward) @ value.to(backward).transpose(1, 2)  # (texts, labels, tokens)
+            buffer.copy_(by_weights.transpose(0, 1)).sub_(mean).mul_(weights)
 
         return logits, way_back
 
