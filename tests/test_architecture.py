@@ -25,7 +25,8 @@ ALLOWED = {
     "export": {"modeling"},
     "atomic_file": set(),
     "pretrained": set(),
-    "tagged_rows": set(),
+    "several_processes": set(),
+    "tagged_rows": {"several_processes"},
     "trained_model": {"modeling"},
     "version": set(),
     "explain": {"modeling"},
@@ -33,7 +34,7 @@ ALLOWED = {
     "__main__": {"cli"},
     "commands": {
         *("atomic_file", "calibration", "data", "demo", "experts", "explain", "export", "hub", "labels", "metrics"),
-        *("modeling", "tagged_rows", "trained_model", "training"),
+        *("modeling", "several_processes", "tagged_rows", "trained_model", "training"),
     },
     # The other rooms by name, when a command runs.
     "cli": {"version"},

@@ -174,6 +174,8 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         """Whether to return the logits of all labels."""
         return self.config.num_labels <= self.config.max_logits_labels if output_logits is None else output_logits
 
+    # Tracing rankings would unroll their loop over labels; compiled models call it as it is.
+    @torch.compiler.disable
     def answer(
         self,
         scores: MeanProbability,
