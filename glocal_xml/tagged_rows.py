@@ -22,7 +22,7 @@ def tagged_rows(
     """
     Yields the rows in their order, each with its `predictions`: none for a text with nothing in it.
 
-    Several processes read the same rows and take turns; the first yields the rows of all. Batches are those of a single
+    Several processes read the same rows and take turns; the first yields the rows of all. Batches are those of one
     process, and so are scores, to the last digit.
 
     Args:

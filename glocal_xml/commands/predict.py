@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         "The best labels of texts, by a trained model. Rows are written in their order, with all that they hold and\n"
         "their `predictions`: as JSON lines, or as CSV or TSV with the columns label_1, score_1, label_2, ... A text\n"
         "with nothing in it gets no labels. Cells that a spreadsheet would take for a formula get a ' in front.\n"
-        "Several processes share the texts of a file, one on each accelerator where there are some; the output is the\n"
+        "Several processes share the texts of a file, each on an accelerator where there are some; the output is the\n"
         "same: `torchrun --nproc_per_node 4 -m glocal_xml predict ...`, or by `accelerate launch`.",
         [
             "predict outputs/tags new.jsonl --output tagged.jsonl",

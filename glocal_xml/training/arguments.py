@@ -13,6 +13,8 @@ from glocal_xml.experts.fit import EXPERTS
 from glocal_xml.modeling import FAMILIES
 from glocal_xml.modeling.configuration_base import F_KINDS
 
+from .sharding_on_cpu import check_sharding
+
 logger = logging.getLogger(__name__)
 
 # What `--encoder` is for a model of experts alone.
@@ -299,6 +301,8 @@ class XMTCTrainingArguments(TrainingArguments):
             if getattr(self, name) and not accelerated:
                 logger.warning("%s asked for, but this device does not speed it up: using single precision.", name)
                 setattr(self, name, False)
+        if not accelerated:
+            check_sharding({"FSDP": self.fsdp, "DeepSpeed": self.deepspeed})
         # A branch on an early layer leaves those above without gradient, and so does a batch with label clusters that
         # none of its texts needs; Trainer's default would stop at that with gradient checkpointing.
         if self.ddp_find_unused_parameters is None:
