@@ -21,7 +21,7 @@ def check_sharding(asked: dict[str, Any]) -> None:
         is_configured = os.environ.get(f"ACCELERATE_USE_{name.upper()}") == "true"
         if is_configured and int(os.environ.get("RANK", 0)) == 0:
             logger.warning(
-                "The configuration asks for %s, which Accelerate has for accelerators alone: on this CPU every process "
+                "The configuration asks for %s, which Accelerate has for accelerators alone: on CPUs every process "
                 "holds the whole model.",
                 name,
             )
