@@ -58,10 +58,10 @@ EXAMPLES = """examples:
 """
 EXIT_CODES = """exit codes:
   0    done
-  1    a defect of this program, with its traceback
-  2    a mistake in what it was given (or no room, no network, ...), in one line
+  1    a bug, with its traceback
+  2    invalid input, or no disk space, no network and the like, in one line
   130  interrupted (Ctrl-C)
-  141  whoever read the output had enough (`| head`)
+  141  the reader of the output closed it (`| head`)
 """
 
 

@@ -208,11 +208,11 @@ def _train(arguments: Arguments, folder: Path) -> dict[str, Any]:
     arguments[2].overwrite_output = True
     arguments[2].resume_from_checkpoint = checkpoint
     if checkpoint is not None:
-        logger.info("goes on from %s", checkpoint)
+        logger.info("resuming from %s", checkpoint)
     try:
         run(*arguments)
     except SystemExit:
-        logger.warning("The same `analyse` command, as it is, goes on where it stopped.")
+        logger.warning("Run the same `analyse` command again to resume.")
         raise
     # Optimiser and activations of one point must not stay beside the next.
     gc.collect()

@@ -62,7 +62,7 @@ options:
                    train points anew whose settings have changed; counts only on the command line, not in a recipe
   --output_dir     folder of the analysis: <study>/ holds figures and tables, runs/ a training run per point
 
-All other options are those of `glocal-xml train --help`. An analysis that was interrupted goes on with the same
+All other options are those of `glocal-xml train --help`. An interrupted analysis resumes with the same
 command; a point that is done is not trained again, nor by another study with the same folder.
 
 example:
@@ -90,7 +90,7 @@ def _check(model_args: ModelArguments, data_args: DataArguments, processes: int,
     if processes > 1:
         raise ValueError(f"A study runs in one process, this is one of {processes}: start it by `glocal-xml analyse`.")
     if resume not in (None, "last"):
-        raise ValueError("A study goes on by itself where it stopped: leave `--resume_from_checkpoint` out.")
+        raise ValueError("A study resumes by itself: leave out `--resume_from_checkpoint`.")
 
 
 def _data_name(data_args: DataArguments) -> str:

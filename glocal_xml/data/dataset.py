@@ -14,7 +14,7 @@ from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 
 from .label_space import LabelSpace
 from .readers import read_rows
-from .sources import ColumnReader, FileSource, LoadedSource
+from .sources import ColumnReader, FileSource, LoadedSource, guess_label_delimiter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -46,12 +46,16 @@ def load_xmtc_dataset(
         label_names: A whole taxonomy in its own order, for a label space that is made here.
         streaming: Whether rows are read while they are used, instead of being written to the Arrow cache first.
         bad_rows: "error" to stop at the first bad row, "skip" to leave bad rows out and log their number.
-        reader_options: Options of `read_rows`, the same for all parts.
+        reader_options: Options of `read_rows`, the same for all parts. Without a `label_delimiter`, labels in one
+            string are separated by the only one of `,`, `;` and `|` that the first part holds.
     """
     _check_request(files, label_space, label_names, reader_options)
-    sources = {
-        name: _source(name, files[name], streaming, bad_rows, reader_options) for name in _PARTS if name in files
-    }
+    sources = _sources(files, streaming, bad_rows, reader_options)
+    if reader_options.get("label_delimiter") is None:
+        # One for all parts, or they would not have the same labels.
+        name, first = next(iter(sources.items()))
+        delimiter = guess_label_delimiter(first.label_strings(), name)
+        sources = _sources(files, streaming, bad_rows, {**reader_options, "label_delimiter": delimiter})
     if label_space is None:
         label_space = LabelSpace.from_label_lists(sources["train"].scan(), names=label_names)
     else:
@@ -88,6 +92,12 @@ def _check_request(
             f"labels_path is one file, but there are {len(files)} parts; leave it out and call the label files "
             "like the text files, with `labels` in place of `texts`"
         )
+
+
+def _sources(
+    files: Mapping[str, Any], streaming: bool, bad_rows: str, options: dict[str, Any]
+) -> dict[str, FileSource | LoadedSource]:
+    return {name: _source(name, files[name], streaming, bad_rows, options) for name in _PARTS if name in files}
 
 
 def _source(

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from reprlib import repr as shortened
@@ -10,13 +11,11 @@ from typing import Any
 from .pecos_formats import is_indexed_line, matrix_file, pecos_parser, read_matrix_pairs
 from .repository_formats import read_aplc_records, read_label_map, sparse_header, xc_parser
 from .rows import BadRow, BadRows, RowProblem, clean_row
-from .text_files import check_file, read_cells, read_json_objects, read_lines, read_text_lines
+from .text_files import check_file, read_cells, read_json_objects, read_lines, read_text_lines, table_delimiter
 
 FILE_FORMATS = ("jsonl", "csv", "tsv", "text_pair", "aplc_csv", "xc_json", "pecos", "pecos_npz", "sparse")
 
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
-
-__all__ = ["FILE_FORMATS", "BadRow", "BadRows", "detect_format", "read_rows"]
+__all__ = ["FILE_FORMATS", "BadRow", "BadRows", "detect_format", "read_label_strings", "read_rows"]
 
 
 def read_rows(
@@ -38,7 +37,7 @@ def read_rows(
         file_format: One of `FILE_FORMATS`; detected when not given.
         text_column: Name of the text in jsonl, csv and tsv.
         labels_column: Name of the labels in jsonl, csv and tsv.
-        label_delimiter: What separates labels inside a string; a space for text_pair, a comma otherwise.
+        label_delimiter: What separates labels inside a string; by default a space for text_pair and a comma otherwise.
         labels_path: The labels of a text_pair; by default the file called `labels` where this one is called `texts`.
             The matrix of pecos_npz; by default `Y….npz` beside `X….txt`.
         label_map: Names of the labels of xc_json, pecos and pecos_npz; without it labels are called by their index.
@@ -49,14 +48,50 @@ def read_rows(
     if file_format is None:
         file_format = detect_format(path, text_column=text_column, labels_column=labels_column)
     _check_options(path, file_format, label_delimiter, labels_path, label_map)
+    columns = (text_column, labels_column)
+    records, parse = _records(path, file_format, columns, labels_path, label_map, allow_no_labels)
+    delimiter = label_delimiter or (" " if file_format == "text_pair" else ",")
+    return _valid_rows(path, records, parse, delimiter, allow_no_labels, bad_rows or BadRows())
+
+
+def read_label_strings(
+    path: str | os.PathLike,
+    *,
+    file_format: str | None = None,
+    text_column: str = "text",
+    labels_column: str = "labels",
+    **_: Any,
+) -> Iterator[str]:
+    """Yields the labels of each row of a table or of JSON lines that has them in one string, as they are written."""
+    path, columns = check_file(path), (text_column, labels_column)
+    file_format = file_format or detect_format(path, text_column=text_column, labels_column=labels_column)
+    if file_format not in ("jsonl", "csv", "tsv", "aplc_csv"):
+        return
+    records, parse = _records(path, file_format, columns, None, None, allow_no_labels=True)
+    for _, record in records:
+        with suppress(RowProblem):
+            labels = None if isinstance(record, RowProblem) else parse(record)[1]
+            if isinstance(labels, str):
+                yield labels
+
+
+def _records(
+    path: Path,
+    file_format: str,
+    columns: tuple[str, str],
+    labels_path: str | os.PathLike | None,
+    label_map: str | os.PathLike | None,
+    allow_no_labels: bool,
+) -> tuple[Iterator[tuple[int, Any]], Callable[[Any], tuple[Any, Any]]]:
+    """The records of a file with their lines, and what makes text and labels of one."""
     records: Iterator[tuple[int, Any]]
     parse: Callable[[Any], tuple[Any, Any]]
     if file_format == "jsonl":
         records = read_json_objects(path)
-        parse = _jsonl_parser(text_column, labels_column, allow_no_labels)
-    elif file_format in _DELIMITERS:
-        records = read_cells(path, _DELIMITERS[file_format])
-        parse = _table_parser(path, next(records, (0, []))[1], text_column, labels_column, allow_no_labels)
+        parse = _jsonl_parser(*columns, allow_no_labels)
+    elif file_format in ("csv", "tsv"):
+        records = read_cells(path, "\t" if file_format == "tsv" else _csv_delimiter(path, columns[0]))
+        parse = _table_parser(path, next(records, (0, []))[1], *columns, allow_no_labels)
     elif file_format == "text_pair":
         records, parse = _text_pairs(path, labels_path, allow_no_labels), tuple
     elif file_format == "aplc_csv":
@@ -69,8 +104,12 @@ def read_rows(
             records, parse = read_text_lines(path), pecos_parser(label_names, allow_no_labels)
         else:
             records, parse = read_matrix_pairs(path, labels_path, label_names), tuple
-    delimiter = label_delimiter or (" " if file_format == "text_pair" else ",")
-    return _valid_rows(path, records, parse, delimiter, allow_no_labels, bad_rows or BadRows())
+    return records, parse
+
+
+def _csv_delimiter(path: Path, text_column: str) -> str:
+    """What separates the cells of a .csv file: where it is written with a decimal comma, often no comma."""
+    return table_delimiter(next(read_lines(path)).decode("utf-8", "replace"), text_column)
 
 
 def _check_options(
@@ -140,8 +179,10 @@ def _table_parser(
         if name not in header:
             raise ValueError(
                 f"{path} has no column {name!r}, only {header}; name the right ones as text_column and labels_column, "
-                'or pass file_format="aplc_csv" when the columns are guid, text and labels'
+                "or choose the file_format aplc_csv if the columns are guid, text and labels"
             )
+        if header.count(name) > 1:
+            raise ValueError(f"{path} has {header.count(name)} columns {name!r}; give each column a name of its own")
     text_cell = header.index(text_column)
     labels_cell = header.index(labels_column) if labels_column in header else None
 

@@ -67,7 +67,7 @@ def clean_row(text: Any, labels: Any, *, label_delimiter: str, allow_no_labels: 
     check_encodable(text)
     names = _clean_labels(labels, label_delimiter)
     if not names and not allow_no_labels:
-        raise RowProblem("no labels", "", "give the row a label, remove it, or pass allow_no_labels=True")
+        raise RowProblem("no labels", "", "give the row a label, remove it, or accept such rows with allow_no_labels")
     return {"text": text, "labels": names}
 
 

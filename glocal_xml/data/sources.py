@@ -2,20 +2,24 @@
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from datasets import ClassLabel, Dataset, Features, IterableDataset, List, NamedSplit, Value
 
 from .label_space import LabelSpace
-from .readers import read_rows
+from .readers import read_label_strings, read_rows
 from .rows import BadRows, RowProblem, clean_row
 
 logger = logging.getLogger(__name__)
 
+_LABEL_DELIMITERS = (",", ";", "|")
+# Rows that decide what separates labels.
+_GUESSED_ROWS = 1000
 _FEATURES = Features({"text": Value("string"), "labels": List(Value("int32"))})
 
 
@@ -29,6 +33,10 @@ class FileSource:
     bad_rows: str
     options: dict[str, Any]
     digest: str = ""
+
+    def label_strings(self) -> Iterator[str]:
+        """Yields the labels of rows that have them in one string."""
+        return read_label_strings(self.path, **self.options)
 
     def scan(self) -> Iterator[list[str]]:
         """Yields the labels of each valid row, then logs the bad rows."""
@@ -114,6 +122,11 @@ class LoadedSource:
         self.columns = [column for column in wanted if column in known]
         self.dataset = self.dataset.with_format(None).select_columns(self.columns)
 
+    def label_strings(self) -> Iterator[str]:
+        """Yields the labels of rows that have them in one string."""
+        values = (row.get(self.reader.labels_column) for row in self.dataset)
+        return (value for value in values if isinstance(value, str))
+
     def scan(self) -> Iterator[list[str]]:
         """Yields the labels of each valid row, then logs the bad rows."""
         bad_rows, num_rows = BadRows(self.bad_rows), 0
@@ -147,6 +160,24 @@ def _encode_batch(batch: dict[str, list[Any]], reader: ColumnReader, label_space
             texts.append(row["text"])
             labels.append(label_space.encode(row["labels"]))
     return {"text": texts, "labels": labels}
+
+
+def guess_label_delimiter(label_strings: Iterable[str], name: str) -> str | None:
+    """The only delimiter that label strings hold; a comma where there are several, nothing where there is none."""
+    rows = list(islice(label_strings, _GUESSED_ROWS))
+    counts = {delimiter: sum(delimiter in row for row in rows) for delimiter in _LABEL_DELIMITERS}
+    found = [delimiter for delimiter, count in counts.items() if count]
+    if len(found) > 1:
+        seen = ", ".join(f"{delimiter!r} in {counts[delimiter]}" for delimiter in found)
+        logger.warning(
+            "%s part: label strings hold several delimiters (%s of %d rows): a comma separates labels; set "
+            "label_delimiter to choose another one",
+            *(name, seen, len(rows)),
+        )
+        return ","
+    if found and found[0] != ",":
+        logger.warning("%s part: labels are separated by %r; set label_delimiter if they are not", name, found[0])
+    return found[0] if found else None
 
 
 def _log_scan(name: str, num_rows: int, bad_rows: BadRows) -> None:

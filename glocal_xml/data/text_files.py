@@ -76,6 +76,14 @@ def read_cells(path: Path, delimiter: str) -> Iterator[tuple[int, list[str] | Ro
         yield number, cells if isinstance(cells, RowProblem) or _is_utf8(cells) else _not_utf8()
 
 
+def table_delimiter(header: str, column: str) -> str:
+    """What separates the cells of a table with this header: a comma, or the semicolon or tab that gives the column."""
+    for delimiter in ",;\t":
+        if column in (cell.strip() for cell in next(csv.reader([header], delimiter=delimiter), [])):
+            return delimiter
+    return ","
+
+
 def parse_cells(lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str] | RowProblem]]:
     """Yields what `read_cells` does, of lines with their ends."""
     csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from ..atomic_file import open_atomically
 from .rows import BadRow, RowProblem
-from .text_files import DASH, check_file, parse_cells, parse_json_object, read_lines
+from .text_files import DASH, check_file, parse_cells, parse_json_object, read_lines, table_delimiter
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,9 @@ def _rows(path: str | os.PathLike, file_format: str | None, text_column: str) ->
         numbered = ((number, line.strip()) for number, line in enumerate(lines, start=1))
         records = ((number, parse_json_object(line)) for number, line in numbered if line)
     else:
-        records = _table_records(parse_cells(lines, _DELIMITERS[file_format]))
+        header = next(lines, "")
+        delimiter = "\t" if file_format == "tsv" else table_delimiter(header, text_column)
+        records = _table_records(parse_cells(chain([header] if header else [], lines), delimiter))
     for number, record in records:
         problem = record if isinstance(record, RowProblem) else _text_problem(record, text_column)
         if problem is not None:
@@ -182,9 +184,13 @@ def _opened(path: str | os.PathLike) -> Iterator[IO[bytes]]:
 
 def row_format(path: str | os.PathLike, file_format: str | None = None) -> str:
     """The format to write rows in: the one asked for, what the name of the file says, or JSON lines."""
-    found = file_format or format_by_name(path) or "jsonl"
+    suffix = "" if path == DASH else os.path.splitext(os.fspath(path).removesuffix(".gz"))[1]
+    found = file_format or format_by_name(path) or (suffix or "jsonl")
     if found not in ROW_FORMATS:
-        raise ValueError(f"rows cannot be written as {found!r}, allowed are {list(ROW_FORMATS)}; choose one of them")
+        raise ValueError(
+            f"rows cannot be written as {found!r}, allowed are {list(ROW_FORMATS)}; name the file accordingly, or "
+            "choose a format"
+        )
     return found
 
 

@@ -122,6 +122,15 @@ class XMTCConfig(PreTrainedConfig):
             names = names or [f"LABEL_{i}" for i in range(self.num_labels)]
             self.id2label, self.label2id = dict(enumerate(names)), {name: i for i, name in enumerate(names)}
 
+    def tell_of_missing_logits(self, output_logits: bool | None) -> None:
+        """Says what to do, where nobody has said whether logits of all labels are wanted: other tools need them."""
+        if output_logits is None:
+            logger.warning_once(
+                f"No logits of all {self.num_labels} labels, of which there are more than `max_logits_labels`, "
+                f"{self.max_logits_labels}: Transformers' own text-classification pipeline cannot read this model. Use "
+                '`pipeline("extreme-multi-label-classification")`, or raise `config.max_logits_labels`.'
+            )
+
     def recorded_outputs(self, asked: dict[str, Any]) -> list[str]:
         """Which outputs of all layers a call of the model asks for, or else this configuration."""
         names = {name: asked.get(f"output_{name}") for name in ("hidden_states", "attentions")}

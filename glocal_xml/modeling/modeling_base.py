@@ -174,8 +174,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         """Whether to return the logits of all labels."""
         return self.config.num_labels <= self.config.max_logits_labels if output_logits is None else output_logits
 
-    # Tracing rankings would unroll their loop over labels; compiled models call it as it is.
-    @torch.compiler.disable
+    @torch.compiler.disable(reason="tracing rankings would unroll their loop over labels")
     def answer(
         self,
         scores: MeanProbability,
@@ -211,6 +210,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
             elif self.wants_logits(output_logits):
                 best, output.logits = scores.top_k_and_all(top_k)
             else:
+                self.config.tell_of_missing_logits(output_logits)
                 best = scores.top_k(top_k)
             output.top_k_ids, output.branch_top_k_ids = best.ids, best.branch_ids
             output.top_k_scores = best.logits.sigmoid()
@@ -320,8 +320,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
     def _save_code(self, folder: str | os.PathLike) -> None:
         """What Transformers does not save: the name of the other Auto class, and the code of the pipeline."""
         name = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
-        known = getattr(self.config, "auto_map", None) or {}
-        self.config.auto_map = {**known, "AutoModelForSequenceClassification": name}
+        self.config.auto_map = dict(vars(self.config).get("auto_map") or {}, AutoModelForSequenceClassification=name)
         # Not imported: code that came with a checkpoint may lack it.
         pipeline_file = Path(__file__).with_name(PIPELINE.split(".")[0] + ".py")
         vars(self.config).pop("custom_pipelines", None)

@@ -13,7 +13,10 @@ from glocal_xml.experts.fit import EXPERTS
 from glocal_xml.modeling import FAMILIES
 from glocal_xml.modeling.configuration_base import F_KINDS
 
+from .data_arguments import DataArguments
 from .sharding_on_cpu import check_sharding
+
+__all__ = ["MODEL_TYPES", "NO_ENCODER", "DataArguments", "ModelArguments", "XMTCTrainingArguments", "read_dict"]
 
 logger = logging.getLogger(__name__)
 
@@ -102,86 +105,6 @@ class ModelArguments:
 
 
 @dataclass
-class DataArguments:
-    """Where texts and labels come from."""
-
-    _argument_group_name = "data"
-
-    train_file: str | None = field(default=None, metadata={"help": "Training texts with labels."})
-    validation_file: str | None = field(
-        default=None, metadata={"help": "Texts on which the best checkpoint is chosen; never the test set."}
-    )
-    validation_size: float | None = field(
-        default=None,
-        metadata={
-            "help": "Without a validation file: share (below 1) or number of training texts to hold out; 0 for none. "
-            "Default: 10 %%, at most 1,000, to fit the blend."
-        },
-    )
-    test_file: str | None = field(default=None, metadata={"help": "Texts with labels to evaluate the final model on."})
-    predict_file: str | None = field(default=None, metadata={"help": "Texts to predict labels for; labels optional."})
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Instead of files: a dataset on the Hub or saved on disk with its own splits."}
-    )
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of that dataset."})
-    file_format: str | None = field(
-        default=None,
-        metadata={
-            "help": "jsonl, csv, tsv, text_pair, aplc_csv, xc_json, pecos, pecos_npz; found by content when left out."
-        },
-    )
-    text_column: str = field(default="text", metadata={"help": "Field or column of the text."})
-    labels_column: str = field(default="labels", metadata={"help": "Field or column of the labels."})
-    label_delimiter: str | None = field(default=None, metadata={"help": "Separates labels written in one string."})
-    label_map: str | None = field(
-        default=None, metadata={"help": "xc_json, pecos and pecos_npz: file with the names of the label indices."}
-    )
-    label_names_file: str | None = field(
-        default=None,
-        metadata={"help": "All labels there are, one per line: a taxonomy with more labels than the training texts."},
-    )
-    label_texts: bool = field(
-        default=True,
-        metadata={
-            "help": "Use label names as additional training texts of the experts, if they are words and not codes; "
-            "this helps rare labels."
-        },
-    )
-    label_texts_file: str | None = field(
-        default=None,
-        metadata={
-            "help": "Names of labels in words, where the labels are codes: a line for each, with the label, its name "
-            "and, where there are some, other names (separated by `;`), with tabs between; may be gzipped."
-        },
-    )
-    bad_rows: str = field(
-        default="error", metadata={"help": "`error` stops at a bad row and names it, `skip` counts and reports them."}
-    )
-    streaming: bool = field(
-        default=False, metadata={"help": "Read training texts while training, for sets larger than the disk cache."}
-    )
-    max_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "Longest text in tokens, the rest is cut off; default: the trained model's, 256 for a new one."
-        },
-    )
-    windows: str | None = field(
-        default=None,
-        metadata={
-            "help": "Read texts beyond max_length too, in windows of that length: in training each window counts as a "
-            "text, in evaluation the score of a label is the `max` or the `mean` over the windows of a text."
-        },
-    )
-    window_overlap: int | None = field(
-        default=None, metadata={"help": "Tokens that windows share, at most half of them; default: a quarter."}
-    )
-    max_windows: int = field(default=8, metadata={"help": "Most windows of a text; what follows is not read."})
-    max_train_texts: int | None = field(default=None, metadata={"help": "Train on a random part of this size."})
-    max_test_texts: int | None = field(default=None, metadata={"help": "Evaluate on a random part of this size."})
-
-
-@dataclass
 class XMTCTrainingArguments(TrainingArguments):
     """Transformers' training arguments with the few that XMTC needs, and defaults that suit it."""
 
@@ -247,7 +170,7 @@ class XMTCTrainingArguments(TrainingArguments):
         metadata={"help": "At the end, fit the experts again on training and validation texts."},
     )
     resume_from_checkpoint: str | None = field(
-        default=None, metadata={"help": "Go on with a run: `last` for its newest whole checkpoint, or a path."}
+        default=None, metadata={"help": "Resume a run: `last` for its newest complete checkpoint, or a path."}
     )
     overwrite_output: bool = field(
         default=False, metadata={"help": "Delete the run that `output_dir` holds and start anew."}
@@ -322,6 +245,8 @@ class XMTCTrainingArguments(TrainingArguments):
             raise ValueError(f"`metrics_at` must hold numbers of at least 1, got {self.metrics_at}.")
         if self.threshold_f not in F_KINDS:
             raise ValueError(f"`threshold_f` must be one of {', '.join(F_KINDS)}, got {self.threshold_f!r}.")
+        if self.num_train_epochs <= 0 and self.max_steps <= 0:
+            raise ValueError(f"`num_train_epochs` must be above 0, got {self.num_train_epochs}: nothing is trained.")
         if self.frozen_layers < 0:
             raise ValueError(f"`frozen_layers` must be at least 0, got {self.frozen_layers}.")
         if self.minutes is not None and self.minutes <= 0:

@@ -190,6 +190,7 @@ def load_texts(
             label_names=read_label_names(data_args.label_names_file),
             streaming=data_args.streaming,
             bad_rows=data_args.bad_rows,
+            allow_no_labels=data_args.allow_no_labels,
             # The columns of a dataset have their standard names by now.
             **(reader if data_args.dataset_name is None else delimiter),
         )

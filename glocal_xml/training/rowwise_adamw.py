@@ -16,18 +16,18 @@ class RowwiseAdamW(torch.optim.AdamW):
 
     Parameters with dense gradients are updated as by AdamW. Of a table with a sparse gradient only the rows that the
     gradient holds are read or written, in the weights and in both moments, and each row counts its own steps. It
-    differs from dense AdamW in what happens to a row while it is out of play: dense AdamW goes on moving it by its old
+    differs from dense AdamW in what happens to a row while it is out of play: dense AdamW keeps moving it by its old
     momentum, lets its moments fade and decays its weight; here it rests. A row that is in play at every step is
     updated exactly as by AdamW.
 
     Args:
-        params, options: As for `torch.optim.AdamW`; `amsgrad`, `maximize` and `capturable` are not to be had.
+        params, options: As for `torch.optim.AdamW`; `amsgrad`, `maximize` and `capturable` are not supported.
     """
 
     def __init__(self, params: Any, **options: Any):
         for name in ("amsgrad", "maximize", "capturable", "differentiable"):
             if options.get(name):
-                raise ValueError(f"`{name}` is not to be had with row-wise updates: leave it out.")
+                raise ValueError(f"`{name}` is not supported with row-wise updates: leave it out.")
         super().__init__(params, **options)
         # A fused AdamW would unscale gradients within its step, where sparse ones are not seen.
         self._step_supports_amp_scaling = False

@@ -24,6 +24,7 @@ from .prepare import (
     settle_metrics,
     trained_label_space,
 )
+from .repeated_texts import warn_of_repeated_texts
 from .report import (
     BASELINE,
     FINAL,
@@ -39,6 +40,7 @@ from .report import (
 )
 from .run_folder import (
     check_run_folder,
+    check_same_labels,
     clear_run_folder,
     last_good_checkpoint,
     prediction_lines,
@@ -117,6 +119,10 @@ def run(
     known = trained_label_space(model_args.model) if model_args.model is not None else None
     with args.main_process_first(desc="reading"):
         texts, label_space = load_texts(data_args, known, args.seed, train_rows, training and args.blend)
+    if training and not data_args.streaming:
+        warn_of_repeated_texts(texts)
+    if checkpoint is not None:
+        check_same_labels(checkpoint, label_space.names)
     if training and data_args.streaming and model_args.experts:
         logger.warning("No experts: they are fitted on all training texts at once, and a stream is read in parts.")
         model_args.experts = []
@@ -225,7 +231,7 @@ def run(
 
 
 def train(trainer: XMTCTrainer, checkpoint: str | None) -> dict[str, float]:
-    """Trains to the end; an interruption says where the run stands and how to go on."""
+    """Trains to the end; an interruption says where the run stands and how to resume it."""
     # A polite request to stop gets the same answer as Ctrl-C; SIGINT itself may be ignored in the background.
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -235,7 +241,7 @@ def train(trainer: XMTCTrainer, checkpoint: str | None) -> dict[str, float]:
         logger.warning(
             "Interrupted at step %d. %s",
             trainer.state.global_step,
-            f"The last checkpoint is {last}; the same command with `--resume_from_checkpoint last` goes on from it."
+            f"The last checkpoint is {last}; the same command with `--resume_from_checkpoint last` resumes from it."
             if last
             else "No checkpoint had been written yet; smaller `--save_steps` with `--save_strategy steps` write more.",
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import LabelSpace
+from glocal_xml.modeling.configuration_base import find_label_names
 
 RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.jsonl"
@@ -20,7 +21,7 @@ _RUN_FILES = (RESULTS_FILE, PREDICTIONS_FILE, "config.json", "model.safetensors"
 
 
 def last_good_checkpoint(folder: str | os.PathLike) -> str | None:
-    """The newest checkpoint that was written to the end; one cut off half-way is passed over."""
+    """The newest checkpoint that was written to the end; incomplete ones are skipped."""
     checkpoints = [path for path in Path(folder).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
     for path in sorted(checkpoints, key=lambda path: int(path.name.split("-")[1]), reverse=True):
         try:
@@ -50,14 +51,37 @@ def check_run_folder(folder: str, *, resume: str | None, overwrite: bool, model:
     if resume is not None:
         checkpoint = last_good_checkpoint(path) if resume == "last" else resume
         if checkpoint is None or not Path(checkpoint, "trainer_state.json").is_file():
-            raise ValueError(f"No complete checkpoint to resume from in {folder if resume == 'last' else resume}.")
+            raise ValueError(
+                f"No complete checkpoint to resume from in {folder if resume == 'last' else resume}: start the run "
+                "anew with `--overwrite_output true`."
+            )
         return checkpoint
     if holds_run(path) and not overwrite:
+        can_resume = last_good_checkpoint(path) is not None or (path / "state").exists()
+        resumes = "resume it with `--resume_from_checkpoint last`, " if can_resume else ""
         raise ValueError(
-            f"The output folder {folder} holds another run. Go on with it by `--resume_from_checkpoint last`, "
-            "delete it by `--overwrite_output true`, or choose another `--output_dir`."
+            f"The output folder {folder} holds another run: {resumes}delete it with `--overwrite_output true`, or "
+            "choose another `--output_dir`."
         )
     return None
+
+
+def check_same_labels(checkpoint: str, names: list[str]) -> None:
+    """Refuses to resume with other labels, or in another order: weights would go on under wrong names."""
+    earlier = find_label_names(checkpoint)
+    if earlier is None or earlier == names:
+        return
+    if sorted(earlier) == sorted(names):
+        difference = "they come in another order"
+    else:
+        new, gone = sorted(set(names) - set(earlier)), sorted(set(earlier) - set(names))
+        counts = {"new": new, "missing": gone}
+        parts = [f"{len(found)} {kind}, such as {found[:3]}" for kind, found in counts.items() if found]
+        difference = " and ".join(parts)
+    raise ValueError(
+        f"The labels of the training texts are not those of {checkpoint}: {difference}. Resume with the files of that "
+        "run, or start a new one in another `--output_dir`."
+    )
 
 
 def clear_run_folder(folder: str | os.PathLike) -> None:

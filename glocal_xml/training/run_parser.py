@@ -56,7 +56,8 @@ def parse_arguments(
     """
     Reads flags, optionally after a recipe: `recipe.yaml --num_train_epochs 1`.
 
-    A recipe is a flat mapping of the same names; flags win. Paths in a recipe are meant from the current folder.
+    A recipe is a flat mapping of the same names; flags override it. Paths in a recipe are relative to the current
+    folder.
 
     Args:
         argv: The recipe and the flags.
@@ -81,7 +82,7 @@ def parse_arguments(
 
 def _meant(name: str, known: list[str]) -> str:
     close = get_close_matches(name.split("=")[0], known, n=1)
-    return f"; did you mean {close[0]}?" if close else "; `glocal-xml train --help` lists what there is"
+    return f"; did you mean {close[0]}?" if close else "; `glocal-xml train --help` lists all options"
 
 
 def read_recipe(path: str) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def test_an_interrupted_point_goes_on_where_it_stopped(flags, tmp_path, monkeypa
         (folder / name).unlink()
     with caplog.at_level("INFO"):
         (resumed,) = main(argv)
-    assert f"goes on from {folder / 'checkpoint-4'}" in caplog.text
+    assert f"resuming from {folder / 'checkpoint-4'}" in caplog.text
     assert resumed.divergences == whole.divergences
     # Other settings, with leave to delete the old run.
     (other,) = main([*argv, "--num_train_epochs", "1", "--overwrite_output", "true"])

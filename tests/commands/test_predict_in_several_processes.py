@@ -31,6 +31,12 @@ def launch(launcher, *arguments):
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.compatibility(
+    "Several processes",
+    "`torchrun` or `accelerate launch` of `glocal-xml predict`",
+    "works: byte for byte the file of one process, or none",
+    since="0.1",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
 def test_the_output_is_that_of_one_process(model_folder, texts, tmp_path, launcher):

@@ -150,14 +150,30 @@ def test_a_model_in_8_bits(saved, tmp_path, eight_bits, case):
 @pytest.mark.compatibility(
     "Training",
     "8-bit encoders of bitsandbytes in `from_encoder`",
-    "heads are trained on them, also beside LoRA; saving the whole model is refused with what to do",
+    "heads and LoRA adapters are trained on them; saving the whole model is refused with what to do",
     since="0.1",
 )
 def test_heads_on_an_encoder_in_8_bits(encoder_folder, tmp_path, eight_bits):
-    options = {"quantization_config": eight_bits}
-    model = GlocalXMLForMultiLabel.from_encoder(encoder_folder, num_labels=5, encoder_options=options)
-    model(torch.tensor([[7, 8]]), labels=torch.tensor([[1]])).loss.backward()
+    peft = pytest.importorskip("peft")
+
+    def start():
+        torch.manual_seed(0)
+        options = {"quantization_config": eight_bits}
+        return GlocalXMLForMultiLabel.from_encoder(encoder_folder, num_labels=5, encoder_options=options)
+
+    model, inputs = start(), torch.tensor([[7, 8]])
+    model(inputs, labels=torch.tensor([[1]])).loss.backward()
     assert model.global_head.label_embeddings.weight.grad.abs().sum() > 0
     with pytest.raises(ValueError, match="train without `quantization_config`"):
         model.save_pretrained(tmp_path / "never")
     assert not (tmp_path / "never").exists()
+    heads = ["pooler", "global_head", "local_head"]
+    lora = peft.LoraConfig(target_modules=r"encoder\..*\.(query|value)", modules_to_save=heads, r=4)
+    model = peft.get_peft_model(start(), lora)
+    optimizer = torch.optim.SGD([value for value in model.parameters() if value.requires_grad], lr=0.5)
+    model(inputs, labels=torch.tensor([[1]])).loss.backward()
+    optimizer.step()
+    model.save_pretrained(tmp_path / "adapter")
+    again = peft.PeftModel.from_pretrained(start(), tmp_path / "adapter")
+    found, expected = (one.eval().predict_top_k(inputs).top_k_scores for one in (again, model))
+    torch.testing.assert_close(found, expected)

@@ -119,6 +119,28 @@ def test_labels_of_loaded_datasets_may_be_class_ids_integers_or_strings():
         load_xmtc_dataset({"train": wrong})
 
 
+@pytest.mark.parametrize(
+    ("strings", "names", "warning"),
+    [
+        (["grain;wheat", "wheat"], ["grain", "wheat"], "separated by ';'"),
+        (["grain | wheat", "rye"], ["grain", "rye", "wheat"], "separated by '|'"),
+        (["grain, wheat", "rye"], ["grain", "rye", "wheat"], None),
+        (["grain;wheat", "rye,oats"], ["grain;wheat", "oats", "rye"], "several delimiters"),
+        (["grain", "rye"], ["grain", "rye"], None),
+    ],
+)
+def test_what_separates_labels_is_found(tmp_path, caplog, strings, names, warning):
+    rows = [{"text": "a", "labels": string} for string in strings]
+    single = [{"text": "b", "labels": "oil, crude" if warning and "';'" in warning else "rye"}]
+    for make in (lambda name, rows: write(tmp_path / name, rows), lambda name, rows: Dataset.from_list(rows)):
+        caplog.clear()
+        parts, space = load_xmtc_dataset({"train": make("a.jsonl", rows), "test": make("b.jsonl", single)})
+        assert space.names == names
+        # The same for every part.
+        assert [len(ids) for ids in parts["test"]["labels"]] == [1]
+        assert (warning is None and not caplog.records) or warning in caplog.text
+
+
 def test_wrong_requests(files, tmp_path):
     streamed = Dataset.from_list(TRAIN).to_iterable_dataset()
     for arguments, options, message in [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glocal_xml.data import FILE_FORMATS, BadRow, BadRows, detect_format, read_rows
+from glocal_xml.data import FILE_FORMATS, BadRow, BadRows, detect_format, read_rows, read_text_rows
 
 quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -270,3 +270,18 @@ def test_wrong_options(tmp_path):
             read_rows(path, **options)
     with pytest.raises(ValueError, match="bad_rows is 'ignore'"):
         BadRows("ignore")
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_csv_file_may_have_other_delimiters(tmp_path, delimiter):
+    path = tmp_path / "a.csv"
+    path.write_text(delimiter.join(["text", "labels"]) + "\n" + delimiter.join(["1,5 litres", "a"]) + "\n")
+    assert list(read_rows(path)) == [{"text": "1,5 litres", "labels": ["a"]}]
+    assert list(read_text_rows(path)) == [{"text": "1,5 litres", "labels": "a"}]
+
+
+def test_a_column_twice(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,labels,labels\na,b,c\n")
+    with pytest.raises(ValueError, match="2 columns 'labels'"):
+        read_rows(path)

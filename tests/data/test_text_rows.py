@@ -126,6 +126,10 @@ def test_mistakes_are_named(tmp_path):
         read_text_rows("-", file_format="xml")
     with pytest.raises(ValueError, match="cannot be written as 'lines'"):
         row_format("out.txt")
+    for name in ("out.xlsx", "out.parquet.gz"):
+        with pytest.raises(ValueError, match="cannot be written as"):
+            row_format(name)
+    assert row_format("out.xlsx", "csv") == "csv" and row_format("v1.2/out") == row_format("-") == "jsonl"
     with pytest.raises(FileNotFoundError, match="folder .*nowhere for out.csv does not exist"):
         write_rows(ROWS, tmp_path / "nowhere" / "out.csv")
 

@@ -56,6 +56,12 @@ def test_flags_alone():
         (["--save_strategy", "best"], "save_strategy"),
         (["--no_such_option", "1"], "no_such_option"),
         (["no_such_recipe.yaml"], "no recipe"),
+        (["--num_train_epochs", "0"], "`num_train_epochs` must be above 0, got 0"),
+        (["--num_train_epochs", "-1"], "`num_train_epochs` must be above 0, got -1"),
+        (["--max_length", "0"], "`max_length` must be at least 1, got 0"),
+        (["--max_train_texts", "-5"], "`max_train_texts` must be at least 1, got -5"),
+        (["--validation_size", "1.5"], "`validation_size` must be a share below 1 or a whole number.*got 1.5"),
+        (["--validation_size", "-0.1"], "`validation_size` must be"),
     ],
 )
 def test_mistakes_are_named(flags, message):

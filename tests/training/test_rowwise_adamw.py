@@ -88,5 +88,5 @@ def test_which_optimiser_a_model_gets():
     assert for_sparse_tables(torch.optim.SGD, make(sparse=True)) is torch.optim.SGD
     with pytest.raises(ValueError, match="Adafactor does not know"):
         for_sparse_tables(torch.optim.Adafactor, make(sparse=True))
-    with pytest.raises(ValueError, match="`amsgrad` is not to be had"):
+    with pytest.raises(ValueError, match="`amsgrad` is not supported"):
         RowwiseAdamW(make(sparse=True).parameters(), amsgrad=True)

@@ -23,6 +23,7 @@ from glocal_xml.modeling import GlocalXMLForMultiLabel, MEXMLForMultiLabel
 from glocal_xml.training import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+RESUME = ("--resume_from_checkpoint", "last")
 RATES = '{"encoder": 3e-3, "local_head": 1e-2}'
 
 
@@ -102,7 +103,15 @@ def test_same_seed_same_weights_and_resume_is_exact(flags, tmp_path):
     (cut / "checkpoint-35" / "trainer_state.json").unlink()
     with pytest.raises(ValueError, match="holds another run"):
         main([*flags, *steps, "--output_dir", str(cut)])
-    main([*flags, *steps, "--output_dir", str(cut), "--resume_from_checkpoint", "last"])
+    renamed = tmp_path / "renamed.jsonl"
+    texts = Path(flags[flags.index("--train_file") + 1]).read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in texts.splitlines()]
+    first = rows[0]["labels"][0]
+    lines = ({**row, "labels": ["new" if name == first else name for name in row["labels"]]} for row in rows)
+    renamed.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    with pytest.raises(ValueError, match="labels of the training texts are not those of"):
+        main([*flags, *steps, *("--train_file", str(renamed), "--output_dir", str(cut)), *RESUME])
+    main([*flags, *steps, "--output_dir", str(cut), *RESUME])
     assert_same_weights(tmp_path / "run", cut)
 
 
@@ -120,6 +129,9 @@ def assert_close_weights(first, second, start):
     assert moved > 1e-3, "the steps were large enough for a difference to show"
 
 
+@pytest.mark.compatibility(
+    "Training", "`gradient_accumulation_steps`", "works: the weights of one large batch", since="0.1"
+)
 def test_accumulation_equals_one_batch(flags, encoder_folder, tmp_path):
     main([*flags, *SGD])
     small = ["--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "4"]
@@ -138,6 +150,12 @@ def test_early_stopping_and_best_model(flags, tmp_path):
     assert results["validation"]["both"]["precision@2"] == pytest.approx(state["best_metric"])
 
 
+@pytest.mark.compatibility(
+    "Training",
+    "`--streaming`",
+    "works with `--max_steps`; experts and a validation split are refused or left out",
+    since="0.1",
+)
 def test_streaming(flags):
     results = main([*flags, "--streaming", "true", "--max_steps", "60", "--max_test_texts", "12"])
     assert results["test"]["both"]["precision@2"] > results["test"]["label frequency"]["precision@2"]
@@ -234,6 +252,12 @@ def run_script(script, flags, launcher=(), **options):
     )
 
 
+@pytest.mark.compatibility(
+    "Several processes",
+    "`torchrun` of `run_xmtc.py`",
+    "works: the weights of one process with twice the batch",
+    since="0.1",
+)
 def test_two_processes_equal_one(flags, encoder_folder, tmp_path):
     """Data parallel by torchrun, half the batch each; the same by plain `python`."""
     one = run_script("run_xmtc.py", [*flags, *SGD])

@@ -3,8 +3,10 @@ import json
 import pytest
 
 from glocal_xml.data import LabelSpace
+from glocal_xml.modeling.configuration_base import write_label_names
 from glocal_xml.training.run_folder import (
     check_run_folder,
+    check_same_labels,
     clear_run_folder,
     last_good_checkpoint,
     prediction_lines,
@@ -43,6 +45,27 @@ def test_another_run_is_refused_unless_told_otherwise(tmp_path):
     assert (tmp_path / "results.json").exists(), "a check deletes nothing"
     clear_run_folder(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"], "only what belongs to a run is deleted"
+
+
+def test_a_run_without_a_whole_checkpoint_is_not_to_be_resumed(tmp_path):
+    checkpoint(tmp_path, 5, state=None)
+    with pytest.raises(ValueError, match="holds another run: delete it with `--overwrite_output true`"):
+        check_run_folder(str(tmp_path), resume=None, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["b", "a"], "another order"),
+        (["a", "c"], r"1 new, such as \['c'\] and 1 missing, such as \['b'\]"),
+        (["a", "b", "c"], r"1 new, such as \['c'\]"),
+    ],
+)
+def test_other_labels_are_not_resumed(tmp_path, names, message):
+    write_label_names(tmp_path, ["a", "b"])
+    check_same_labels(str(tmp_path), ["a", "b"])
+    with pytest.raises(ValueError, match=message):
+        check_same_labels(str(tmp_path), names)
 
 
 def test_nothing_to_resume_from(tmp_path):
