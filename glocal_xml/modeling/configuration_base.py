@@ -126,8 +126,8 @@ class XMTCConfig(PreTrainedConfig):
         """Says what to do, where nobody has said whether logits of all labels are wanted: other tools need them."""
         if output_logits is None:
             logger.warning_once(
-                f"No logits of all {self.num_labels} labels, of which there are more than `max_logits_labels`, "
-                f"{self.max_logits_labels}: Transformers' own text-classification pipeline cannot read this model. Use "
+                f"No logits of all {self.num_labels} labels: there are more than {self.max_logits_labels}. "
+                "Transformers' own text-classification pipeline cannot use this model. Use "
                 '`pipeline("extreme-multi-label-classification")`, or raise `config.max_logits_labels`.'
             )
 

@@ -1,14 +1,13 @@
 """Encoders of other kinds with tokenizers of their own: trained by a run, saved, loaded, and used by the pipeline."""
 
 import pytest
+import sentence_transformers
 import torch
 from tiny_encoders import ENCODER_CONFIGS, FURTHER_ENCODER_CONFIGS, WORDS
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoModel, PreTrainedTokenizerFast, pipeline
 
 from glocal_xml.training import main
-
-sentence_transformers = pytest.importorskip("sentence_transformers")
 
 TASK = "extreme-multi-label-classification"
 MARKS = {

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -99,14 +100,21 @@ def test_fully_sharded(launch, script):
 
 
 @pytest.mark.slow
-@pytest.mark.compatibility(
-    "Several processes",
-    "FSDP or DeepSpeed configurations on CPUs",
-    "Accelerate trains data-parallel instead: a warning says so",
-    since="0.1",
-)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_nothing_is_sharded_on_cpus(launch, script):
     two, _ = launch(script, "fsdp2")
     assert two.returncode == 0, two.stderr
     assert two.stdout.count("asks for FSDP, which Accelerate has for accelerators alone") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.compatibility(
+    "Several processes",
+    "`accelerate launch`, DeepSpeed",
+    "without the package deepspeed refused by Accelerate with what to install; not tried on accelerators",
+    since="0.1",
+)
+@pytest.mark.skipif(find_spec("deepspeed") is not None, reason="deepspeed is installed")
+def test_no_deepspeed_without_its_package(launch):
+    two, output = launch(SCRIPTS[0], "deepspeed")
+    assert two.returncode != 0 and "pip3 install deepspeed" in two.stderr and not output.exists()

@@ -2,6 +2,7 @@
 
 import json
 
+import peft
 import pytest
 import torch
 from test_families import NUM_LABELS
@@ -123,10 +124,7 @@ def test_several_files_of_weights(hub, run_folder):
     torch.testing.assert_close(again(inputs).logits, found(inputs).logits)
 
 
-@pytest.fixture
-def eight_bits():
-    pytest.importorskip("bitsandbytes")
-    return BitsAndBytesConfig(load_in_8bit=True)
+EIGHT_BITS = BitsAndBytesConfig(load_in_8bit=True)
 
 
 @pytest.mark.compatibility(
@@ -136,9 +134,9 @@ def eight_bits():
     since="0.1",
 )
 @pytest.mark.parametrize("case", ["glocal_xml", "aplc_xlnet-tails", "light_attention"])
-def test_a_model_in_8_bits(saved, tmp_path, eight_bits, case):
+def test_a_model_in_8_bits(saved, tmp_path, case):
     folder, expected = saved(case)
-    model = AutoModel.from_pretrained(folder, quantization_config=eight_bits)
+    model = AutoModel.from_pretrained(folder, quantization_config=EIGHT_BITS)
     assert {type(layer.output.dense).__name__ for layer in model.encoder.encoder.layer} == {"Linear8bitLt"}
     inputs = inputs_of(model)
     torch.testing.assert_close(model(**inputs).logits.sigmoid(), expected["logits"].sigmoid(), rtol=0, atol=0.05)
@@ -153,12 +151,10 @@ def test_a_model_in_8_bits(saved, tmp_path, eight_bits, case):
     "heads and LoRA adapters are trained on them; saving the whole model is refused with what to do",
     since="0.1",
 )
-def test_heads_on_an_encoder_in_8_bits(encoder_folder, tmp_path, eight_bits):
-    peft = pytest.importorskip("peft")
-
+def test_heads_on_an_encoder_in_8_bits(encoder_folder, tmp_path):
     def start():
         torch.manual_seed(0)
-        options = {"quantization_config": eight_bits}
+        options = {"quantization_config": EIGHT_BITS}
         return GlocalXMLForMultiLabel.from_encoder(encoder_folder, num_labels=5, encoder_options=options)
 
     model, inputs = start(), torch.tensor([[7, 8]])

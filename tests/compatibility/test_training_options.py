@@ -86,3 +86,18 @@ def test_a_stream_in_the_trainer(encoder_folder, text_file, tokenizer, tmp_path)
 def test_sharding_on_a_cpu_is_refused(option, tmp_path):
     with pytest.raises(ValueError, match=f"`{next(iter(option))}` is for accelerators.*leave it out"):
         XMTCTrainingArguments(str(tmp_path), use_cpu=True, **option)
+
+
+@pytest.mark.compatibility(
+    "Several processes",
+    "FSDP or DeepSpeed configurations of `accelerate launch` on CPUs",
+    "Accelerate trains data-parallel instead: a warning says so",
+    since="0.1",
+)
+@pytest.mark.parametrize("name", ["FSDP", "DeepSpeed"])
+def test_a_configuration_that_shards_nothing_is_told(name, caplog, tmp_path, monkeypatch):
+    # As the launcher leaves it.
+    monkeypatch.setenv(f"ACCELERATE_USE_{name.upper()}", "true")
+    with caplog.at_level(logging.WARNING):
+        XMTCTrainingArguments(str(tmp_path), use_cpu=True)
+    assert f"asks for {name}, which Accelerate has for accelerators alone" in caplog.text

@@ -22,8 +22,8 @@ from glocal_xml import minilm_path
 
 ROOT = Path(__file__).parents[2]
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# Those that train several models each; like all guides they are also run with real weights.
-LONG_GUIDES = ("choose_a_family", "experts", "half_a_million_labels", "living_models", "migrate")
+# Those that train several models or start several processes; like all guides they are also run with real weights.
+LONG_GUIDES = ("bulk_tagging", "choose_a_family", "experts", "half_a_million_labels", "living_models", "migrate")
 
 
 @pytest.fixture
