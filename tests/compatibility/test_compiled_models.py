@@ -6,13 +6,14 @@ from test_families import make_batch
 from test_other_libraries import inputs_of, make_model
 from torch._dynamo import explain
 
-# Breaks of a training step and of a prediction: the check of a batch, losses and rankings run as they are.
+# Breaks of a training step and of a prediction: the check of a batch, losses and rankings run as they are. The three
+# experts of ME-XML have a loss each, and a label tree a search before the loss.
 BREAKS = {
     "glocal_xml": (2, 1),
-    "me_xml-three-experts": (2, 1),
+    "me_xml-three-experts": (5, 1),
     "aplc_xlnet-tails": (2, 1),
     "light_attention": (2, 1),
-    "glocal_xml-tree": (2, 1),
+    "glocal_xml-tree": (3, 1),
 }
 
 
@@ -23,15 +24,17 @@ def _nothing_compiled_before():
     torch._dynamo.reset()
 
 
-def cases():
-    for case in BREAKS:
-        yield pytest.param(case, marks=[] if case == "glocal_xml" else pytest.mark.slow)
+# Tracing takes seconds.
+SOME_SLOW = [pytest.param(case, marks=() if case == "glocal_xml" else pytest.mark.slow) for case in BREAKS]
 
 
 @pytest.mark.compatibility(
-    "Training", "`torch.compile(model)`, graph breaks", "two in a training step, one in a prediction", since="0.1"
+    "Training",
+    "`torch.compile(model)`, graph breaks",
+    "two in a training step (ME-XML one more per expert, label trees one more), one in a prediction",
+    since="0.1",
 )
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", SOME_SLOW)
 def test_graph_breaks(case):
     model = make_model(case)
     batch, inputs = make_batch(model), inputs_of(model)
@@ -53,7 +56,8 @@ def test_graph_breaks(case):
     "works: the same loss, gradients and scores; the encoder is compiled, losses and rankings run as they are",
     since="0.1",
 )
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.slow
+@pytest.mark.parametrize("case", BREAKS)
 def test_a_compiled_model_is_the_same(case):
     plain = make_model(case)
     model = make_model(case)
