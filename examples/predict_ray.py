@@ -1,5 +1,5 @@
 """
-Tags the texts of Parquet files on a Ray cluster, or in several processes of this machine.
+Tags the texts of Parquet files on a Ray cluster (`RAY_ADDRESS`), or in several processes of this machine.
 
     python examples/predict_ray.py outputs/tags texts.parquet --output tagged --workers 4
     python examples/predict_ray.py user/model s3://bucket/texts --output s3://bucket/tagged --workers 8 --gpus 1
@@ -50,6 +50,9 @@ def main(argv):
     if os.path.exists(args.output):
         raise ValueError(f"{args.output} is there already; name a new folder")
 
+    if "RAY_ADDRESS" not in os.environ:
+        # Here, with a place for reading and writing beside the workers.
+        ray.init(address="local", num_cpus=args.workers + 1, include_dashboard=False)
     # Rows come out as they went in, which Ray leaves open otherwise.
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     rows = ray.data.read_parquet(args.texts)

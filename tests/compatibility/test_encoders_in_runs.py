@@ -1,8 +1,9 @@
 """Encoders of other kinds with tokenizers of their own: trained by a run, saved, loaded, and used by the pipeline."""
 
 import pytest
-import sentence_transformers
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from tiny_encoders import ENCODER_CONFIGS, FURTHER_ENCODER_CONFIGS, WORDS
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoModel, PreTrainedTokenizerFast, pipeline
@@ -88,10 +89,8 @@ def test_encoders_of_other_kinds(kind, pooling, text_file, tmp_path):
 )
 @pytest.mark.parametrize(("kind", "mode", "pooling"), [("bert", "mean", "mean"), ("qwen3", "lasttoken", "last")])
 def test_folders_that_sentence_transformers_wrote(kind, mode, pooling, text_file, tmp_path):
-    parts = sentence_transformers.models
-    words = parts.Transformer(str(make_encoder(kind, tmp_path / "encoder")))
-    pooled = parts.Pooling(words.get_embedding_dimension(), pooling_mode=mode)
-    modules = [words, pooled, parts.Normalize()]
-    sentence_transformers.SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "sentences"))
+    words = Transformer(str(make_encoder(kind, tmp_path / "encoder")))
+    modules = [words, Pooling(words.get_embedding_dimension(), pooling_mode=mode), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "sentences"))
     assert (tmp_path / "sentences" / "modules.json").is_file()
     check_run(tmp_path / "sentences", text_file, tmp_path, pooling)

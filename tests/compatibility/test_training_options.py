@@ -11,6 +11,7 @@ from test_other_libraries import MODELS, make_model
 from glocal_xml import GlocalXMLForMultiLabel, load_xmtc_dataset
 from glocal_xml.data import tokenize
 from glocal_xml.training import XMTCTrainer, XMTCTrainingArguments
+from glocal_xml.training.sharding_on_cpu import check_sharding
 
 
 @pytest.mark.compatibility(
@@ -95,9 +96,8 @@ def test_sharding_on_a_cpu_is_refused(option, tmp_path):
     since="0.1",
 )
 @pytest.mark.parametrize("name", ["FSDP", "DeepSpeed"])
-def test_a_configuration_that_shards_nothing_is_told(name, caplog, tmp_path, monkeypatch):
+def test_a_configuration_that_shards_nothing_is_told(name, caplog, monkeypatch):
     # As the launcher leaves it.
     monkeypatch.setenv(f"ACCELERATE_USE_{name.upper()}", "true")
-    with caplog.at_level(logging.WARNING):
-        XMTCTrainingArguments(str(tmp_path), use_cpu=True)
+    check_sharding({"FSDP": None, "DeepSpeed": None})
     assert f"asks for {name}, which Accelerate has for accelerators alone" in caplog.text
