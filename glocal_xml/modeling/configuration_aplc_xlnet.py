@@ -6,7 +6,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .cluster_sizes import cluster_sizes, tail_widths
+from .adaptive_clusters import cluster_sizes, tail_widths
 from .configuration_base import XMTCConfig
 
 

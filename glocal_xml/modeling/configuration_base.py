@@ -117,6 +117,11 @@ class XMTCConfig(PreTrainedConfig):
 
     def name_labels(self, names: list[str] | None) -> None:
         """Makes the tables that Transformers' own pipeline reads; beyond so many labels it has no logits to name."""
+        if names is not None and len(names) != self.num_labels:
+            raise ValueError(f"{len(names)} label names for a model of {self.num_labels} labels.")
+        broken = next((name for name in names or () if "\n" in name or "\r" in name), None)
+        if broken is not None:
+            raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
         self.id2label = self.label2id = None
         if self.num_labels <= self.max_logits_labels:
             names = names or [f"LABEL_{i}" for i in range(self.num_labels)]
@@ -135,6 +140,15 @@ class XMTCConfig(PreTrainedConfig):
         """Which outputs of all layers a call of the model asks for, or else this configuration."""
         names = {name: asked.get(f"output_{name}") for name in ("hidden_states", "attentions")}
         return [name for name, value in names.items() if (getattr(self, f"output_{name}") if value is None else value)]
+
+    def wants_logits(self, asked: bool | None) -> bool:
+        """Whether a prediction returns the logits of all labels."""
+        return self.num_labels <= self.max_logits_labels if asked is None else asked
+
+    def check_label_bias(self) -> None:
+        """Refuses to start biases that the model does not have."""
+        if not self.label_bias:
+            raise ValueError("This model has no label bias: build it with `label_bias=True`.")
 
     def check_least(self, least: int, *names: str) -> None:
         """Refuses fields that are set and below the least that they may be."""
@@ -252,6 +266,11 @@ def find_label_names(name_or_path: str | os.PathLike, **options: Any) -> list[st
     return None if text is None else text.split("\n")[:-1]
 
 
+def hub_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options of `from_pretrained` that say where files are."""
+    return {name: options[name] for name in _HUB_OPTIONS if options.get(name) is not None}
+
+
 def read_file(name_or_path: str | os.PathLike, name: str, options: dict[str, Any]) -> str | None:
     """What a file of a model holds, in a folder or on the Hub; `None` where there is none."""
     path = cached_file(
@@ -259,7 +278,7 @@ def read_file(name_or_path: str | os.PathLike, name: str, options: dict[str, Any
         name,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
-        **{name: options[name] for name in _HUB_OPTIONS if options.get(name) is not None},
+        **hub_options(options),
     )
     if path is None:
         return None

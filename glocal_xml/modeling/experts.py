@@ -1,12 +1,16 @@
-"""Experts that read a text as a bag of token ids: a linear model per label, and a memory of training texts."""
+"""
+Experts that read a text as a bag of token ids, a linear model per label and a memory of training texts; and the final
+scores of a model with experts, a weighted sum of the logits of all branches that is fitted on held-out texts.
+"""
 
 import warnings
-from functools import reduce
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from .label_scores import LabelScores, TopLabels, product_logits
+from .encoder import each_once
+from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, mean_probability_logits, product_logits
 from .linear_head import check_loaded
 
 # Margins of linear classifiers end near -1 and 1; times this they are log-odds of about the right size. Nodes of a
@@ -16,6 +20,9 @@ _LABEL_SCALE, _NODE_SCALE = 4.0, 3.0
 _LEAST_VOTE = 0.05
 # Products of texts and sparse rows are made in pieces of about this many entries.
 _PIECE_ENTRIES = 2**22
+# How many labels each ranking brings to a blend where not all labels are scored.
+_CANDIDATES = 20
+FREQUENCY, BIAS = "frequency", "bias"
 
 
 class TextCounter(nn.Module):
@@ -191,71 +198,9 @@ class LexicalExpert(nn.Module):
             logits = own if logits is None else product_logits(logits, own, getattr(self, f"parents_{level}"))
         return logits
 
-    @torch.no_grad()
-    def contributions(self, label_ids: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """
-        What each token of one text adds to the logits of labels, (labels, tokens), and what is there without any
-        token, (labels,); together they sum to the logits. A pair counts half for each of its tokens.
-
-        With a tree the logit is no sum of margins. It is reached from that without tokens by one step for each level,
-        and each step is shared out as the tokens share in the margin of its level.
-
-        Args:
-            label_ids: The labels, of shape (labels,).
-            token_ids: The ids of all tokens of the text, of shape (tokens,).
-        """
-        nodes, margins = label_ids, []
-        for level in range(len(self.tables) - 1, -1, -1):
-            biases, shares = getattr(self, f"biases_{level}")[nodes], self._shares(level, nodes, token_ids)
-            margins.append((self.scale(level) * biases, self.scale(level) * shares))
-            nodes = getattr(self, f"parents_{level}")[nodes] if level else nodes
-        reached = [biases for biases, _ in margins]
-        start = logit = _product(reached)
-        total = torch.zeros_like(margins[0][1])
-        for level, (biases, shares) in enumerate(margins):
-            rise = shares.sum(dim=1)
-            reached[level] = biases + rise
-            next_logit = _product(reached)
-            slope = torch.where(rise.abs() > 1e-12, (next_logit - logit) / rise, 0.0)
-            total, logit = total + shares * slope[:, None], next_logit
-        return total, start
-
     def scale(self, level: int) -> float:
         """Turns margins of a level into log-odds."""
         return _LABEL_SCALE if level == len(self.tables) - 1 else _NODE_SCALE
-
-    def _shares(self, level: int, rows: Tensor, token_ids: Tensor) -> Tensor:
-        """What each token adds to the margins of nodes of a level, of shape (nodes, tokens)."""
-        features, values = self.counter(token_ids[None])
-        which, entry_rows, products = self.tables[level].entries(features[0], values[0])
-        of_feature = products.new_zeros(len(rows), features.shape[1])
-        for i, row in enumerate(rows.tolist()):
-            mine = entry_rows == row
-            of_feature[i].index_add_(0, which[mine], products[mine])
-        # Each occurrence of a feature has an equal part of it.
-        singles, *pairs = self.counter.features(token_ids[None])[0].view(-1, len(token_ids))
-        shares = self._of_occurrences(singles, features[0], values[0], of_feature)
-        for found in pairs:
-            halves = self._of_occurrences(found, features[0], values[0], of_feature) / 2
-            shares += halves
-            shares[:, 1:] += halves[:, :-1]
-        return shares
-
-    @staticmethod
-    def _of_occurrences(found: Tensor, features: Tensor, values: Tensor, of_feature: Tensor) -> Tensor:
-        kept = values.nonzero()[:, 0]
-        shares = of_feature.new_zeros(len(of_feature), len(found))
-        if len(kept):
-            # Distinct features are in order; a table of tokens and features would not fit for a book.
-            places = torch.searchsorted(features[kept], found).clamp(max=len(kept) - 1)
-            is_known = features[kept][places] == found
-            places = kept[places[is_known]]
-            shares[:, is_known] = of_feature[:, places] / torch.bincount(places)[places]
-        return shares
-
-
-def _product(logits: list[Tensor]) -> Tensor:
-    return reduce(product_logits, logits)
 
 
 class MemoryExpert(nn.Module):
@@ -318,3 +263,65 @@ class MemoryExpert(nn.Module):
         logits = torch.full_like(votes, none)
         logits[cells] = ((votes[cells] + _LEAST_VOTE) / (1 + 2 * _LEAST_VOTE)).logit()
         return logits.view(len(rows), -1)
+
+
+class Blend(MeanProbability):
+    """
+    Scores of heads and experts together. The logit of a label is the weighted sum of the logits of the branches, of
+    the log frequency of the label in training, and of a constant (logistic regression). Without weights its
+    probability is the mean of the probabilities of the branches.
+
+    Args:
+        heads: The scores of the heads of a family, where it has some.
+        experts: The scores of the experts, by name.
+        blend: What was fitted ([`XMTCConfig`]): `weights` of each branch, of `"frequency"` and of `"bias"`; one that
+            is missing is 0.
+        log_frequencies: Log frequency of each label, of shape (labels,).
+    """
+
+    # What a model makes its experts of.
+    experts: ClassVar[dict[str, type[nn.Module]]] = {"lexical": LexicalExpert, "memory": MemoryExpert}
+
+    def __init__(
+        self,
+        heads: MeanProbability | None,
+        experts: dict[str, LabelScores],
+        blend: dict[str, Any] | None,
+        log_frequencies: Tensor | None,
+    ):
+        super().__init__({**({} if heads is None else heads.branches), **experts})
+        self.heads, self.of_experts = heads, experts
+        self.weights, self.log_frequencies = None if blend is None else blend["weights"], log_frequencies
+
+    def combined(self, logits: list[Tensor], labels: slice | Tensor) -> Tensor:
+        if self.weights is None:
+            return mean_probability_logits(logits)
+        total = torch.zeros_like(logits[0])
+        for name, values in zip(self.branches, logits, strict=True):
+            # A branch without weight counts nothing, whatever its scores are.
+            if weight := self.weights.get(name, 0.0):
+                total.add_(values, alpha=weight)
+        return total.add_(self.addends(labels))
+
+    def addends(self, labels: slice | Tensor) -> Tensor:
+        """What is added to the logits of labels whatever the text is, of the shape of the labels."""
+        frequency = self.weights.get(FREQUENCY, 0.0) * self.log_frequencies[labels]
+        return frequency + self.weights.get(BIAS, 0.0)
+
+    def top_k(self, k: int) -> Ranking:
+        if self.heads is None or not self.heads.ranks_candidates:
+            return self._pass_over_labels(k, None)
+        # The heads find their labels without scoring all: the best of these and of each expert are looked at.
+        number = min(max(k, _CANDIDATES), self.num_labels)
+        of_heads = self.heads.top_k(min(number, self.heads.most_ranked)).ids
+        found = [of_heads, *(scores.top_k(number).ids for scores in self.of_experts.values())]
+        ids = torch.cat(found, dim=1).sort(dim=1).values
+        logits = [scores.chosen(ids) for scores in self.branches.values()]
+        rows = torch.cat(self.with_branches(logits, ids))
+        times = rows.shape[0] // ids.shape[0]
+        rows = rows.masked_fill((each_once(ids) < 0).repeat(times, 1), -torch.inf)
+        return TopLabels(k).update(rows, ids.repeat(times, 1)).ranking(self.num_texts)
+
+    def top_k_and_all(self, k: int) -> tuple[Ranking, Tensor]:
+        kept: list[Tensor] = []
+        return self._pass_over_labels(k, kept), torch.cat(kept, dim=1)

@@ -51,7 +51,7 @@ class APLCXLNet(XMTCPreTrainedModel):
 
     def start_label_bias(self, log_odds: Tensor) -> None:
         """Starts the biases of labels and roots so that every label has its training log-odds."""
-        self.check_label_bias()
+        self.config.check_label_bias()
         self.head.start_label_bias(torch.as_tensor(log_odds))
 
     def branch_heads(self) -> dict[str, nn.Module]:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from .attention_head import word_head
 from .configuration_glocal_xml import GlocalXMLConfig
 from .encoder import EncodedTexts
-from .evidence_head import word_head
 from .label_scores import LabelScores, MeanProbability, Ranking, XMTCOutput, mean_probability
 from .linear_head import LabelTable, LinearHead
 from .modeling_base import XMTCPreTrainedModel
@@ -67,7 +67,7 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
         branches = self.branches(texts, self.documents(texts))  # eq. 2-6
         terms = {name: scores.loss(texts.labels) for name, scores in branches.items() if labels is not None}  # eq. 8
         scores = mean_probability(branches)  # eq. 7
-        ranks_all = labels is not None or self.wants_logits(answering.get("output_logits"))
+        ranks_all = labels is not None or self.config.wants_logits(answering.get("output_logits"))
         if self.config.shortlist is not None and not ranks_all:
             scores = Shortlist(scores, self.config.shortlist)
         return self.answer(scores, terms, texts, text_ids, **answering)

@@ -5,9 +5,8 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .attention_head import AttentionHead
+from .attention_head import AttentionHead, EvidenceHead, word_head
 from .configuration_light_attention import LightAttentionConfig
-from .evidence_head import EvidenceHead, word_head
 from .label_scores import XMTCOutput, mean_probability
 from .linear_head import LabelTable
 from .modeling_base import XMTCPreTrainedModel

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from .attention_head import word_head
 from .configuration_me_xml import MEXMLConfig
 from .encoder import EncodedTexts
-from .evidence_head import word_head
 from .fused_loss import binary_cross_entropy_pair
 from .label_scores import LabelScores, XMTCOutput, check_label_counts, mean_probability
 from .linear_head import IdentityStart, LabelTable, LinearHead, LinearScores

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .configuration_text_experts import TextExpertsConfig
 from .encoder import PADDING_LABEL
+from .experts import Blend
 from .label_scores import XMTCOutput
 from .modeling_base import XMTCPreTrainedModel
 
@@ -20,6 +21,7 @@ class TextExpertsForMultiLabel(XMTCPreTrainedModel):
 
     config_class = TextExpertsConfig
     base_model_prefix = ""
+    blend_class = Blend
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = False
 
     def __init__(self, config: TextExpertsConfig):

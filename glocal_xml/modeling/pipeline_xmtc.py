@@ -15,7 +15,7 @@ from transformers.pipelines.pt_utils import PipelineDataset, PipelineIterator
 from .encoder import position_limit
 from .text_windows import WINDOW_SCORES, best_of_windows, checked_overlap, readable_text, text_start, text_windows
 
-CALIBRATED = "calibrated"
+TASK, CALIBRATED = "extreme-multi-label-classification", "calibrated"
 # Of a text, where a threshold decides.
 _MOST_LABELS = 100
 
@@ -80,10 +80,14 @@ class ExtremeMultiLabelPipeline(Pipeline):
         """Saves model, tokenizer and the code of this pipeline, so that `pipeline(model=...)` finds all of them."""
         super().save_pretrained(save_directory, **kwargs)
         # A model that came as code beside its weights does not know where that of its pipeline is.
-        name = f"{Path(__file__).stem}.{type(self).__name__}"
-        self.model.config.custom_pipelines = {self.task: {"impl": name, "pt": ["AutoModel"]}}
+        self.model.config.custom_pipelines = self.config_entry()
         self.model.config.save_pretrained(save_directory)
         custom_object_save(self, save_directory)
+
+    @classmethod
+    def config_entry(cls) -> dict[str, Any]:
+        """What the configuration of a model says of its pipeline."""
+        return {TASK: {"impl": f"{Path(__file__).stem}.{cls.__name__}", "pt": ["AutoModel"]}}
 
     @property
     def max_length(self) -> int | None:
