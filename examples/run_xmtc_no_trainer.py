@@ -286,7 +286,10 @@ def main(argv):
         if score is None or progress["best"] is None or score > progress["best"]:
             progress["best"] = score
             accelerator.unwrap_model(model).save_pretrained(
-                args.output_dir, is_main_process=accelerator.is_main_process
+                args.output_dir,
+                is_main_process=accelerator.is_main_process,
+                # Where FSDP has split the weights, all processes bring theirs together; split labels do it themselves.
+                state_dict=None if split else accelerator.get_state_dict(model),
             )
             if accelerator.is_main_process:
                 tokenizer.save_pretrained(args.output_dir)

@@ -152,6 +152,15 @@ class XMTCConfig(PreTrainedConfig):
         is_other = names is not None and len(names) != self.num_labels and options.get("ignore_mismatched_sizes")
         return None if is_other else names
 
+    def tell_of_missing_logits(self, output_logits: bool | None) -> None:
+        """Says what to do, where nobody has said whether logits of all labels are wanted: other tools need them."""
+        if output_logits is None:
+            logger.warning_once(
+                f"No logits of all {self.num_labels} labels: there are more than {self.max_logits_labels}. "
+                "Transformers' own text-classification pipeline cannot use this model. Use "
+                '`pipeline("extreme-multi-label-classification")`, or raise `config.max_logits_labels`.'
+            )
+
     def recorded_outputs(self, asked: dict[str, Any]) -> list[str]:
         """Which outputs of all layers a call of the model asks for, or else this configuration."""
         names = {name: asked.get(f"output_{name}") for name in ("hidden_states", "attentions")}

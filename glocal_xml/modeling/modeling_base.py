@@ -61,10 +61,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
     def __init__(self, config: XMTCConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config)
         # A model of experts alone has none.
-        if encoder is None and config.encoder is not None:
-            encoder = new_encoder(config.encoder)
-        self.encoder = encoder
-        self.supports_gradient_checkpointing = getattr(encoder, "supports_gradient_checkpointing", False)
+        self.encoder = new_encoder(config.encoder) if encoder is None and config.encoder is not None else encoder
+        self.supports_gradient_checkpointing = getattr(self.encoder, "supports_gradient_checkpointing", False)
         # No family reads its pooler, and a parameter without a gradient stops data-parallel training.
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None
@@ -179,6 +177,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
     def start_epoch(self, epoch: int) -> None:
         """Tells the model that an epoch of training begins, the first being 0; some losses change with it."""
 
+    @torch.compiler.disable(reason="tracing rankings would unroll their loop over labels")
     def answer(
         self,
         scores: MeanProbability,
@@ -217,6 +216,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
             elif self.config.wants_logits(output_logits):
                 best, output.logits = scores.top_k_and_all(top_k)
             else:
+                self.config.tell_of_missing_logits(output_logits)
                 best = scores.top_k(top_k)
             output.top_k_ids, output.branch_top_k_ids = best.ids, best.branch_ids
             output.top_k_scores = best.logits.sigmoid()

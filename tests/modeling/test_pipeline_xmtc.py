@@ -334,6 +334,9 @@ def test_saved_and_loaded(saved):
     assert "pipeline_xmtc.py" in {path.name for path in saved.iterdir()}
 
 
+@pytest.mark.compatibility(
+    "Prediction", '`pipeline("text-classification")`', "works: names, probabilities, `top_k`", since="0.1"
+)
 def test_pipeline_of_transformers_has_names_and_sigmoids(saved, tmp_path, caplog, monkeypatch):
     config = json.loads((saved / "config.json").read_text())
     assert not {"id2label", "label2id"} & config.keys()
@@ -367,12 +370,26 @@ def test_pipeline_of_transformers_takes_batches(name, tokenizer):
         assert_best(rows, expected)
 
 
-def test_too_many_labels_for_the_pipeline_of_transformers(tokenizer):
-    """It reads the logits of all labels; who asks the model itself is told what to do."""
+@pytest.mark.compatibility(
+    "Prediction",
+    '`pipeline("text-classification")` above `max_logits_labels`',
+    "fails, after a warning that names the pipeline to use",
+    since="0.1",
+)
+def test_too_many_labels_for_the_pipeline_of_transformers(tokenizer, caplog, monkeypatch):
+    """It reads the logits of all labels; a warning before says what to do, and so does the model itself."""
+    monkeypatch.setattr(logging.getLogger("glocal_xml"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     model = make_model("glocal_xml", max_logits_labels=NUM_LABELS - 1)
     standard = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=5)
     with pytest.raises(KeyError, match="logits"):
         standard(TEXTS[0])
+    assert f'Use `pipeline("{TASK}")`, or raise `config.max_logits_labels`' in caplog.text
+    caplog.clear()
+    # Who says what is wanted is told nothing.
+    pipeline(TASK, model=model, tokenizer=tokenizer)(TEXTS[0])
+    model.predict_top_k(**tokenizer(TEXTS[0], return_tensors="pt"))
+    assert "max_logits_labels" not in caplog.text
     with pytest.raises(ValueError, match=TASK):
         model(**tokenizer(TEXTS[0], return_tensors="pt"))["logits"]
 
