@@ -62,12 +62,10 @@ def _next_rows(rows: Iterator[dict[str, Any]], number: int, text_column: str) ->
 def _tagged(
     pipe: Callable[..., list[list[dict[str, Any]]]], window: list[dict[str, Any]], text_column: str, **options: Any
 ) -> list[dict[str, Any]]:
-    by_length = sorted(
-        (i for i, row in enumerate(window) if row[text_column].strip()), key=lambda i: len(window[i][text_column])
-    )
+    by_length = sorted(range(len(window)), key=lambda i: len(window[i][text_column]))
     texts = [window[i][text_column] for i in by_length]
     found = dict(zip(by_length, pipe(texts, **options) if texts else [], strict=True))
-    return [{**row, "predictions": [_rounded(item) for item in found.get(i, [])]} for i, row in enumerate(window)]
+    return [{**row, "predictions": [_rounded(item) for item in found[i]]} for i, row in enumerate(window)]
 
 
 def spread(row: dict[str, Any], top_k: int, branches: list[str]) -> dict[str, Any]:
