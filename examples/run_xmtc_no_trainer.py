@@ -59,6 +59,7 @@ from glocal_xml.training.run_folder import (
     write_predictions,
     write_results,
 )
+from glocal_xml.training.sharding_on_cpu import check_together
 from glocal_xml.training.split_labels import (
     check_label_shards,
     load_split_model,
@@ -162,6 +163,7 @@ def main(argv):
         # The upper layers have no gradient where only the local branch is trained.
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True, broadcast_buffers=False)],
     )
+    check_together(accelerator.num_processes)
     set_seed(args.seed)
     if not accelerator.is_main_process:
         logger.setLevel(logging.WARNING)

@@ -195,6 +195,15 @@ class _Noted(nn.Module):
         return outputs
 
 
+def name_in_code(model: nn.Module) -> str:
+    """Where the class of a model is in the code beside its weights: `modeling_family.Class`."""
+    kind = type(model)
+    if hasattr(model, "reshard"):
+        # FSDP, which adds this method, made a class of the model's own: Transformers would save the code of FSDP.
+        kind.__name__, kind.__module__ = kind.__bases__[-1].__name__, kind.__bases__[-1].__module__
+    return f"{kind.__module__.rsplit('.', 1)[-1]}.{kind.__name__}"
+
+
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Switches dropout off for a while."""

@@ -11,7 +11,7 @@ from transformers import initialization as init
 from transformers.dynamic_module_utils import custom_object_save, get_class_from_dynamic_module
 
 from .configuration_base import LABELS_FILE, XMTCConfig, hub_options, read_file, write_label_names
-from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, new_encoder
+from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, name_in_code, new_encoder
 from .label_scores import MeanProbability, XMTCOutput, check_label_ids
 from .linear_head import IdentityStart, Projection
 
@@ -311,9 +311,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
     def _save_code(self, folder: str | os.PathLike) -> None:
         """What Transformers does not save: the name of the other Auto class, and the code of pipeline and experts."""
-        name = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
         known = getattr(self.config, "auto_map", None) or {}
-        self.config.auto_map = {**known, "AutoModelForSequenceClassification": name}
+        self.config.auto_map = {**known, "AutoModelForSequenceClassification": name_in_code(self)}
         self.config.auto_map.pop("Blend", None)
         vars(self.config).pop("custom_pipelines", None)
         if self.pipeline_class is not None:

@@ -1,4 +1,4 @@
-"""FSDP and DeepSpeed, which Accelerate has for accelerators, asked for on a CPU."""
+"""What launchers do on a CPU: no FSDP, no DeepSpeed, and processes that may each train alone."""
 
 import logging
 import os
@@ -25,3 +25,18 @@ def check_sharding(asked: dict[str, Any]) -> None:
                 "holds the whole model.",
                 name,
             )
+
+
+def check_together(number: int) -> None:
+    """
+    Refuses processes that a launcher started but Accelerate leaves alone: each would write its own run to one folder.
+
+    Args:
+        number: How many processes train together.
+    """
+    started = int(os.environ.get("WORLD_SIZE", 1))
+    if started != number:
+        raise ValueError(
+            f"{started} processes were started, but {number} would train together, since no accelerators were found: "
+            "pass `--use_cpu true`, or set ACCELERATE_USE_CPU=true."
+        )

@@ -25,9 +25,9 @@ def start_sharded(self, *args, fsdp_plugin=None, **kwargs):
 
 def prepare_sharded(self, *parts, **options):
     prepared = prepare(self, *parts, **options)
-    if isinstance(prepared, tuple) and isinstance(prepared[0], FSDPModule):
-        shard = next(prepared[0].parameters())
-        print(f"sharded by FSDP over {shard.device_mesh.size()} processes", flush=True)
+    for part in prepared if isinstance(prepared, list | tuple) else []:
+        if isinstance(part, FSDPModule):
+            print(f"sharded by FSDP over {next(part.parameters()).device_mesh.size()} processes", flush=True)
     return prepared
 
 

@@ -64,6 +64,10 @@ def check_same(found, expected):
             assert (two[name] - values).abs().max() < 2e-3, name
     one, two = (json.loads((folder / "results.json").read_text())["test"] for folder in (expected, found))
     assert two.keys() == one.keys()
+    # The code beside the weights is that of the model, whatever was made of its class.
+    names = [{path.name for path in folder.glob("*.py")} for folder in (expected, found)]
+    maps = [json.loads((folder / "config.json").read_text())["auto_map"] for folder in (expected, found)]
+    assert names[0] == names[1] and maps[0] == maps[1]
 
 
 @pytest.mark.slow
@@ -105,6 +109,20 @@ def test_nothing_is_sharded_on_cpus(launch, script):
     two, _ = launch(script, "fsdp2")
     assert two.returncode == 0, two.stderr
     assert two.stdout.count("asks for FSDP, which Accelerate has for accelerators alone") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.compatibility(
+    "Several processes",
+    "several processes on a machine without accelerators",
+    "with `ACCELERATE_USE_CPU=true` or `--use_cpu true`; without, Accelerate lets each train alone, which is refused",
+    since="0.1",
+)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_processes_that_would_train_alone_are_refused(launch, script):
+    two, output = launch(script, "ddp", ACCELERATE_USE_CPU="false")
+    assert two.returncode != 0 and not output.exists()
+    assert "2 processes were started, but 1 would train together" in two.stdout + two.stderr
 
 
 @pytest.mark.slow
