@@ -8,7 +8,7 @@ import sys
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import IO, NoReturn
@@ -154,8 +154,10 @@ def read_cells(path: Path, delimiter: str) -> Iterator[tuple[int, list[str] | Ro
 def table_delimiter(header: str, column: str) -> str:
     """What separates the cells of a table with this header: a comma, or the semicolon or tab that gives the column."""
     for delimiter in ",;\t":
-        if column in (cell.strip() for cell in next(csv.reader([header], delimiter=delimiter), [])):
-            return delimiter
+        # What is no header is reported with its line by those who read the table.
+        with suppress(csv.Error):
+            if column in (cell.strip() for cell in next(csv.reader([header], delimiter=delimiter), [])):
+                return delimiter
     return ","
 
 
