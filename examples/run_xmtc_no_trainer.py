@@ -59,6 +59,7 @@ from glocal_xml.training.run_folder import (
     write_predictions,
     write_results,
 )
+from glocal_xml.training.sharding_on_cpu import check_together
 from glocal_xml.training.split_labels import (
     check_label_shards,
     load_split_model,
@@ -162,6 +163,7 @@ def main(argv):
         # The upper layers have no gradient where only the local branch is trained.
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True, broadcast_buffers=False)],
     )
+    check_together(accelerator.num_processes)
     set_seed(args.seed)
     if not accelerator.is_main_process:
         logger.setLevel(logging.WARNING)
@@ -286,7 +288,10 @@ def main(argv):
         if score is None or progress["best"] is None or score > progress["best"]:
             progress["best"] = score
             accelerator.unwrap_model(model).save_pretrained(
-                args.output_dir, is_main_process=accelerator.is_main_process
+                args.output_dir,
+                is_main_process=accelerator.is_main_process,
+                # Where FSDP has split the weights, all processes bring theirs together; split labels do it themselves.
+                state_dict=None if split else accelerator.get_state_dict(model),
             )
             if accelerator.is_main_process:
                 tokenizer.save_pretrained(args.output_dir)

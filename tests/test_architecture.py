@@ -28,7 +28,8 @@ ALLOWED = {
     "interruption": set(),
     "json_text": set(),
     "pretrained": set(),
-    "tagged_rows": set(),
+    "several_processes": set(),
+    "tagged_rows": {"several_processes"},
     "trained_model": {"modeling"},
     "version": set(),
     "explain": {"modeling"},
@@ -36,7 +37,7 @@ ALLOWED = {
     "__main__": {"cli"},
     "commands": {
         *("atomic_file", "calibration", "data", "demo", "experts", "explain", "export", "hub", "labels", "metrics"),
-        *("modeling", "tagged_rows", "trained_model", "training"),
+        *("modeling", "several_processes", "tagged_rows", "trained_model", "training"),
     },
     # The other rooms by name, when a command runs.
     "cli": {"interruption", "version"},

@@ -8,7 +8,7 @@ import sys
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import IO, NoReturn
@@ -17,6 +17,7 @@ from .rows import BadRow, RowProblem
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # Bytes of a line, and of a row of a table: five times the longest novels. What is longer is no text.
 LONGEST_LINE = 2**24
 # Bytes that anything compressed may hold, and further ones for each byte that it takes.
@@ -101,7 +102,10 @@ def _check_unpacked(path: Path | str, packed: _CountedFile | None, unpacked: int
 def _opened(path: Path | str) -> Iterator[tuple[IO[bytes], _CountedFile | None]]:
     """A file, or standard input for `-`, unzipped where it is zipped; then with what was read of the zipped one."""
     with nullcontext(sys.stdin.buffer) if path == DASH else open(path, "rb") as plain:
-        if plain.peek(2)[:2] != _GZIP_MAGIC:
+        start = plain.peek(2)[:2]
+        if start in _UTF16_MARKS:
+            raise ValueError(f"{_name(path)} is UTF-16 text; save it as UTF-8, in Excel as `CSV UTF-8`")
+        if start != _GZIP_MAGIC:
             yield plain, None
             return
         packed = _CountedFile(plain)
@@ -150,8 +154,10 @@ def read_cells(path: Path, delimiter: str) -> Iterator[tuple[int, list[str] | Ro
 def table_delimiter(header: str, column: str) -> str:
     """What separates the cells of a table with this header: a comma, or the semicolon or tab that gives the column."""
     for delimiter in ",;\t":
-        if column in (cell.strip() for cell in next(csv.reader([header], delimiter=delimiter), [])):
-            return delimiter
+        # What is no header is reported with its line by those who read the table.
+        with suppress(csv.Error):
+            if column in (cell.strip() for cell in next(csv.reader([header], delimiter=delimiter), [])):
+                return delimiter
     return ","
 
 

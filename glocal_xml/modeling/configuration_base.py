@@ -123,14 +123,21 @@ class XMTCConfig(PreTrainedConfig):
             raise ValueError(f"{LABELS_FILE}: {len(names)} label names for a model of {self.num_labels} labels.")
         if broken := next((name for name in names or () if "\n" in name or "\r" in name), None):
             raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
-        if names is not None and len(set(names)) != len(names):
-            raise ValueError(f"A label name occurs twice in {LABELS_FILE}; give every label a name of its own.")
         self.has_label_names = names is not None
         self.id2label = self.label2id = None
         if self.num_labels <= self.max_logits_labels:
             shown = names or [f"LABEL_{i}" for i in range(self.num_labels)]
             self.id2label, self.label2id = dict(enumerate(shown)), {name: i for i, name in enumerate(shown)}
         return None if names is None else list(names)
+
+    def tell_of_missing_logits(self, output_logits: bool | None) -> None:
+        """Says what to do, where nobody has said whether logits of all labels are wanted: other tools need them."""
+        if output_logits is None:
+            logger.warning_once(
+                f"No logits of all {self.num_labels} labels: there are more than {self.max_logits_labels}. "
+                "Transformers' own text-classification pipeline cannot use this model. Use "
+                '`pipeline("extreme-multi-label-classification")`, or raise `config.max_logits_labels`.'
+            )
 
     def recorded_outputs(self, asked: dict[str, Any]) -> list[str]:
         """Which outputs of all layers a call of the model asks for, or else this configuration."""
@@ -264,8 +271,6 @@ def write_label_names(folder: str | os.PathLike, names: list[str]) -> None:
 def find_label_names(name_or_path: str | os.PathLike, **options: Any) -> list[str] | None:
     """The names of a checkpoint, in a folder or on the Hub; `None` where it has none."""
     text = read_file(name_or_path, LABELS_FILE, options)
-    if text and not text.endswith("\n"):
-        raise ValueError(f"{LABELS_FILE} ends within a name, without a line end: copy the whole file again.")
     return None if text is None else text.split("\n")[:-1]
 
 
@@ -286,7 +291,4 @@ def read_file(name_or_path: str | os.PathLike, name: str, options: dict[str, Any
     if path is None:
         return None
     with open(path, encoding="utf-8", newline="\n") as file:
-        try:
-            return file.read()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{name} is no UTF-8 text ({error}): copy the whole file again.") from error
+        return file.read()

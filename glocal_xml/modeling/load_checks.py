@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
 from .adaptive_clusters import AdaptiveLabelClusters
-from .configuration_base import LABELS_FILE, hub_options
+from .configuration_base import LABELS_FILE, hub_options, read_file
 from .experts import LexicalExpert, MemoryExpert, SparseTable, TextCounter
 from .label_tree import CandidateTree
 
@@ -45,6 +45,7 @@ def check_sizes(
     """
     if name_or_path is None:
         return
+    _check_names(name_or_path, options)
     config = options.get("config")
     if not isinstance(config, model_class.config_class):
         config = model_class.config_class.from_pretrained(name_or_path, **options)
@@ -69,6 +70,19 @@ def check_sizes(
             f"config.json and the weights do not belong together: it describes {wanted:,} numbers, the files hold "
             f"{saved:,}"
         )
+
+
+def _check_names(name_or_path: str | os.PathLike, options: Mapping[str, Any]) -> None:
+    """Refuses a file of label names that was cut off, is no text or has a name twice."""
+    try:
+        text = read_file(name_or_path, LABELS_FILE, dict(options))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{LABELS_FILE} is no UTF-8 text ({error}): copy the whole file again") from error
+    if text and not text.endswith("\n"):
+        raise ValueError(f"{LABELS_FILE} ends within a name, without a line end: copy the whole file again")
+    names = [] if text is None else text.split("\n")[:-1]
+    if len(set(names)) != len(names):
+        raise ValueError(f"A label name occurs twice in {LABELS_FILE}: give every label a name of its own")
 
 
 def _fractions(value: Any, name: str = "") -> Iterator[tuple[str, float]]:

@@ -11,7 +11,7 @@ from transformers import initialization as init
 from transformers.dynamic_module_utils import custom_object_save, get_class_from_dynamic_module
 
 from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, hub_options, read_file, write_label_names
-from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, new_encoder
+from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, name_in_code, new_encoder
 from .label_scores import MeanProbability, XMTCOutput, check_label_ids
 from .linear_head import IdentityStart, Projection
 
@@ -61,10 +61,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
     def __init__(self, config: XMTCConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config)
         # A model of experts alone has none.
-        if encoder is None and config.encoder is not None:
-            encoder = new_encoder(config.encoder)
-        self.encoder = encoder
-        self.supports_gradient_checkpointing = getattr(encoder, "supports_gradient_checkpointing", False)
+        self.encoder = new_encoder(config.encoder) if encoder is None and config.encoder is not None else encoder
+        self.supports_gradient_checkpointing = getattr(self.encoder, "supports_gradient_checkpointing", False)
         # No family reads its pooler, and a parameter without a gradient stops data-parallel training.
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None
@@ -179,6 +177,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
     def start_epoch(self, epoch: int) -> None:
         """Tells the model that an epoch of training begins, the first being 0; some losses change with it."""
 
+    @torch.compiler.disable(reason="tracing rankings would unroll their loop over labels")
     def answer(
         self,
         scores: MeanProbability,
@@ -217,6 +216,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
             elif self.config.wants_logits(output_logits):
                 best, output.logits = scores.top_k_and_all(top_k)
             else:
+                self.config.tell_of_missing_logits(output_logits)
                 best = scores.top_k(top_k)
             output.top_k_ids, output.branch_top_k_ids = best.ids, best.branch_ids
             output.top_k_scores = best.logits.sigmoid()
@@ -311,9 +311,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
     def _save_code(self, folder: str | os.PathLike) -> None:
         """What Transformers does not save: the name of the other Auto class, and the code of pipeline and experts."""
-        name = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
         known = getattr(self.config, "auto_map", None) or {}
-        self.config.auto_map = {**known, "AutoModelForSequenceClassification": name}
+        self.config.auto_map = {**known, "AutoModelForSequenceClassification": name_in_code(self)}
         self.config.auto_map.pop("Blend", None)
         vars(self.config).pop("custom_pipelines", None)
         if self.pipeline_class is not None:

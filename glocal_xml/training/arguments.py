@@ -14,6 +14,7 @@ from glocal_xml.modeling import FAMILIES
 from glocal_xml.modeling.configuration_base import F_KINDS
 
 from .data_arguments import DataArguments
+from .sharding_on_cpu import check_sharding
 
 __all__ = ["MODEL_TYPES", "NO_ENCODER", "DataArguments", "ModelArguments", "XMTCTrainingArguments", "read_dict"]
 
@@ -223,6 +224,8 @@ class XMTCTrainingArguments(TrainingArguments):
             if getattr(self, name) and not accelerated:
                 logger.warning("%s asked for, but this device does not speed it up: using single precision.", name)
                 setattr(self, name, False)
+        if not accelerated:
+            check_sharding({"FSDP": self.fsdp, "DeepSpeed": self.deepspeed})
         # A branch on an early layer leaves those above without gradient, and so does a batch with label clusters that
         # none of its texts needs; Trainer's default would stop at that with gradient checkpointing.
         if self.ddp_find_unused_parameters is None:

@@ -49,6 +49,7 @@ from .run_folder import (
     write_results,
 )
 from .run_parser import parse_arguments
+from .sharding_on_cpu import check_together
 from .time_budget import has_time, plan_time
 from .token_columns import with_whole_texts
 from .trainer import XMTCTrainer
@@ -109,6 +110,7 @@ def run(
             f"`label_shards` is {args.label_shards}, but Trainer trains whole label tables only: use "
             "`examples/run_xmtc_no_trainer.py`, which reads the same flags and recipes, or leave it at 1."
         )
+    check_together(args.world_size)
     checkpoint = check_run_folder(
         args.output_dir,
         resume=args.resume_from_checkpoint,
