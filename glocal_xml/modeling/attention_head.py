@@ -171,7 +171,7 @@ def mlp_reader(
 
     def read(chunk: slice, weights: Tensor, value: Tensor, buffer: Tensor) -> tuple[Tensor, Callable]:
         words = weights.transpose(0, 1).to(low) @ value  # (texts of the block, labels of the chunk, mlp)
-        # Inputs of the layers, after the ReLU: their sign is its derivative. Last, the logits.
+        # Inputs of the layers, after the ReLU, whose derivative is 0 where they are. Last, the logits.
         states = [words if low == high else at_least_float(words)]
         for weight, bias, _, _ in layers:
             inner = states[-1].clamp_(min=0)
@@ -191,7 +191,7 @@ def mlp_reader(
                 flat = flat.to(backward)
                 if by_weight is not None:
                     add_product(by_weight, flat.T, state.flatten(0, 1).to(backward))
-                by_state = (flat @ weight.to(backward)).to(state.dtype).view(state.shape).mul_(state.sign())
+                by_state = (flat @ weight.to(backward)).to(state.dtype).view(state.shape).masked_fill_(state == 0, 0)
             if by_value is not None:
                 add_product(by_value, weights.permute(1, 2, 0).to(backward), by_state.to(backward))
             # Derivative of the softmax: the mean of `by_weights` under the weights of a label, which it subtracts,

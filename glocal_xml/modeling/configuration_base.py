@@ -147,6 +147,11 @@ class XMTCConfig(PreTrainedConfig):
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
 
+    def check_dropout(self, name: str) -> None:
+        """Refuses a dropout that leaves nothing, or is none."""
+        if not 0 <= getattr(self, name) < 1:
+            raise ValueError(f"`{name}` must lie in 0 to 1, 1 excluded, got {getattr(self, name)}.")
+
     def check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         """Refuses a field that is none of the choices."""
         if getattr(self, name) not in choices:
@@ -275,6 +280,3 @@ def read_file(name_or_path: str | os.PathLike, name: str, options: dict[str, Any
         return None
     with open(path, encoding="utf-8", newline="\n") as file:
         return file.read()
-
-
-__all__ = ["AttentionConfig", "XMTCConfig"]

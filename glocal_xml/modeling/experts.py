@@ -91,12 +91,7 @@ class SparseTable(nn.Module):
 
     def entries(self, features: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of each entry that these features meet: which of them, its row, and its value times theirs."""
-        first = self.starts[features]
-        lengths = (self.starts[features + 1] - first) * (values != 0)
-        ends = lengths.cumsum(0)
-        total = int(ends[-1]) if len(ends) else 0
-        which = torch.repeat_interleave(lengths, output_size=total)
-        places = torch.arange(total, device=first.device) + (first - ends + lengths)[which]
+        which, places = run_places(self.starts, features, values != 0)
         return which, self.rows[places].long(), self.values[places].float() * values[which]
 
     def forward(self, features: Tensor, values: Tensor) -> Tensor:
@@ -132,6 +127,16 @@ class SparseTable(nn.Module):
             result[texts].view(-1).index_add_(0, text * self.num_rows + rows, products)
             start += length
         return result
+
+
+def run_places(starts: Tensor, runs: Tensor, wanted: Tensor | int = 1) -> tuple[Tensor, Tensor]:
+    """Which of the given runs, (runs,), every entry of those `wanted` belongs to, and the place of the entry."""
+    first = starts[runs]
+    lengths = (starts[runs + 1] - first) * wanted
+    ends = lengths.cumsum(0)
+    total = int(ends[-1]) if len(ends) else 0
+    which = torch.repeat_interleave(lengths, output_size=total)
+    return which, torch.arange(total, device=first.device) + (first - ends + lengths)[which]
 
 
 class ExpertScores(LabelScores):
@@ -251,11 +256,7 @@ class MemoryExpert(nn.Module):
         similarities, rows = self.similar(token_ids)
         weights = similarities.clamp(min=0) ** self.power
         weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
-        lengths = (self.label_starts[rows + 1] - self.label_starts[rows]).flatten()
-        ends = lengths.cumsum(0)
-        total = int(ends[-1]) if len(ends) else 0
-        which = torch.repeat_interleave(lengths, output_size=total)
-        places = torch.arange(total, device=ends.device) + (self.label_starts[rows].flatten() - ends + lengths)[which]
+        which, places = run_places(self.label_starts, rows.flatten())
         cells = which // rows.shape[1] * self.num_labels + self.label_ids[places].long()
         votes = weights.new_zeros(len(rows) * self.num_labels).index_add_(0, cells, weights.flatten()[which])
         # Most labels have no vote: their log-odds are the same, and are not computed one by one.
@@ -310,18 +311,10 @@ class Blend(MeanProbability):
 
     def top_k(self, k: int) -> Ranking:
         if self.heads is None or not self.heads.ranks_candidates:
-            return self._pass_over_labels(k, None)
+            return self.top_of_runs(k).ranking(self.num_texts)
         # The heads find their labels without scoring all: the best of these and of each expert are looked at.
         number = min(max(k, _CANDIDATES), self.num_labels)
         of_heads = self.heads.top_k(min(number, self.heads.most_ranked)).ids
         found = [of_heads, *(scores.top_k(number).ids for scores in self.of_experts.values())]
         ids = torch.cat(found, dim=1).sort(dim=1).values
-        logits = [scores.chosen(ids) for scores in self.branches.values()]
-        rows = torch.cat(self.with_branches(logits, ids))
-        times = rows.shape[0] // ids.shape[0]
-        rows = rows.masked_fill((each_once(ids) < 0).repeat(times, 1), -torch.inf)
-        return TopLabels(k).update(rows, ids.repeat(times, 1)).ranking(self.num_texts)
-
-    def top_k_and_all(self, k: int) -> tuple[Ranking, Tensor]:
-        kept: list[Tensor] = []
-        return self._pass_over_labels(k, kept), torch.cat(kept, dim=1)
+        return self.top_k_of(ids, k, left_out=each_once(ids) < 0)[0]

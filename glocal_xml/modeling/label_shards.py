@@ -101,11 +101,9 @@ class SplitMean(MeanProbability):
     """The mean of branches that are split over processes; each process ranks its own labels first."""
 
     def top_k(self, k: int) -> Ranking:
-        shard, best = next(iter(self.branches.values())).shard, TopLabels(k)
+        shard = next(iter(self.branches.values())).shard
         own = MeanProbability({name: scores.own for name, scores in self.branches.items()})
-        for start, stop in own.runs():
-            best.update(torch.cat(own.run_with_branches(start, stop)), shard.first + start)
-        return shard.merged(best).ranking(self.num_texts)
+        return shard.merged(own.top_of_runs(k, shard.first)).ranking(self.num_texts)
 
 
 def prepare(model: XMTCPreTrainedModel, num_shards: int) -> None:

@@ -312,12 +312,15 @@ class XMTCPreTrainedModel(PreTrainedModel):
     def _save_code(self, folder: str | os.PathLike) -> None:
         """What Transformers does not save: the name of the other Auto class, and the code of pipeline and experts."""
         name = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
-        self.config.auto_map = {**getattr(self.config, "auto_map", {}), "AutoModelForSequenceClassification": name}
+        known = getattr(self.config, "auto_map", None) or {}
+        self.config.auto_map = {**known, "AutoModelForSequenceClassification": name}
+        self.config.auto_map.pop("Blend", None)
         vars(self.config).pop("custom_pipelines", None)
         if self.pipeline_class is not None:
             self.config.custom_pipelines = self.pipeline_class.config_entry()
             custom_object_save(self.pipeline_class, folder)
         if self.is_blended:
+            self.config.auto_map["Blend"] = "experts.Blend"
             custom_object_save(self.blend_class, folder)
 
     def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
@@ -345,6 +348,3 @@ def _present(code: Any, name: str) -> Any:
     if code is None:
         raise ValueError(f"{name} needs code that is not beside these weights: `pip install glocal-xml`.")
     return code
-
-
-__all__ = ["XMTCPreTrainedModel"]

@@ -265,6 +265,3 @@ class ExtremeMultiLabelPipeline(Pipeline):
 def _padded(rows: list[Tensor], padding: int = 0) -> Tensor:
     """Rows of tokens as one tensor."""
     return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)
-
-
-__all__ = ["ExtremeMultiLabelPipeline"]
