@@ -341,9 +341,6 @@ class XMTCOutput(ModelOutput):
 
     def __getitem__(self, key: Any) -> Any:
         if key == "logits" and self.logits is None:
-            raise ValueError(
-                "The model gives no logits of all labels here: there are more labels than `config.max_logits_labels`, "
-                'or the model is in training mode. Use `pipeline("extreme-multi-label-classification")`, pass '
-                "`output_logits=True`, or raise `config.max_logits_labels`."
-            )
+            use = '`pipeline("extreme-multi-label-classification")`, `output_logits=True`, or a higher `max_logits_labels`'
+            raise ValueError(f"No logits of so many labels, and none in training mode: use {use}.")
         return super().__getitem__(key)
