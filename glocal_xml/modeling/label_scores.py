@@ -341,6 +341,6 @@ class XMTCOutput(ModelOutput):
 
     def __getitem__(self, key: Any) -> Any:
         if key == "logits" and self.logits is None:
-            use = '`pipeline("extreme-multi-label-classification")`, `output_logits=True`, or raise `max_logits_labels`'
+            use = '`pipeline("extreme-multi-label-classification")`, `output_logits=True` or raise `max_logits_labels`'
             raise ValueError(f"No logits of so many labels, and none in training mode: use {use}.")
         return super().__getitem__(key)
