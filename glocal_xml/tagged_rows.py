@@ -6,8 +6,8 @@ from typing import Any
 
 from .several_processes import Processes
 
-# Batches among which texts are sorted by length, so that little is padded.
-_SORTED_BATCHES = 16
+# Batches among which texts are sorted by length, so that little is padded; fewer where these are books.
+_SORTED_BATCHES, _SORTED_CHARACTERS = 16, 2**24
 _ALONE = Processes()
 
 
@@ -33,31 +33,39 @@ def tagged_rows(
         processes: Those that share the rows; by default this one alone.
         options: Those of the pipeline.
     """
-    windows = _windows(iter(rows), batch_size)
+    windows = _windows(iter(rows), batch_size, text_column)
     while turn := list(islice(windows, processes.number)):
         own = turn[processes.rank] if processes.rank < len(turn) else []
         for tagged in processes.gathered(_tagged(pipe, own, text_column, batch_size=batch_size, **options)):
             yield from tagged
 
 
-def _windows(rows: Iterator[dict[str, Any]], batch_size: int) -> Iterator[list[dict[str, Any]]]:
+def _windows(rows: Iterator[dict[str, Any]], batch_size: int, text_column: str) -> Iterator[list[dict[str, Any]]]:
     """Runs of rows among which texts are sorted by length."""
     size = batch_size
-    while window := list(islice(rows, size)):
+    while window := _next_rows(rows, size, text_column):
         yield window
         # The first rows come soon, later ones fast.
         size = min(2 * size, _SORTED_BATCHES * batch_size)
 
 
+def _next_rows(rows: Iterator[dict[str, Any]], number: int, text_column: str) -> list[dict[str, Any]]:
+    window, characters = [], 0
+    for row in islice(rows, number):
+        window.append(row)
+        characters += len(row[text_column])
+        if characters > _SORTED_CHARACTERS:
+            break
+    return window
+
+
 def _tagged(
     pipe: Callable[..., list[list[dict[str, Any]]]], window: list[dict[str, Any]], text_column: str, **options: Any
 ) -> list[dict[str, Any]]:
-    by_length = sorted(
-        (i for i, row in enumerate(window) if row[text_column].strip()), key=lambda i: len(window[i][text_column])
-    )
+    by_length = sorted(range(len(window)), key=lambda i: len(window[i][text_column]))
     texts = [window[i][text_column] for i in by_length]
     found = dict(zip(by_length, pipe(texts, **options) if texts else [], strict=True))
-    return [{**row, "predictions": [_rounded(item) for item in found.get(i, [])]} for i, row in enumerate(window)]
+    return [{**row, "predictions": [_rounded(item) for item in found[i]]} for i, row in enumerate(window)]
 
 
 def spread(row: dict[str, Any], top_k: int, branches: list[str]) -> dict[str, Any]:

@@ -75,10 +75,9 @@ def _predict(args: argparse.Namespace, processes: "Processes") -> None:
 
 def _label_names(path: str) -> list[str]:
     """Names of labels, one a line, each once."""
-    from glocal_xml.data.text_rows import read_text_rows
+    from glocal_xml.data.text_files import read_names
 
-    lines = (row["text"].strip() for row in read_text_rows(path, file_format="lines"))
-    return list(dict.fromkeys(name for name in lines if name))
+    return list(dict.fromkeys(read_names(path)))
 
 
 def _parser() -> argparse.ArgumentParser:

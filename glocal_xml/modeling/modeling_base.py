@@ -10,7 +10,7 @@ from transformers import Pipeline, PreTrainedModel
 from transformers import initialization as init
 from transformers.dynamic_module_utils import custom_object_save, get_class_from_dynamic_module
 
-from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, hub_options, read_file, write_label_names
+from .configuration_base import LABELS_FILE, XMTCConfig, hub_options, read_file, write_label_names
 from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, name_in_code, new_encoder
 from .label_scores import MeanProbability, XMTCOutput, check_label_ids
 from .linear_head import IdentityStart, Projection
@@ -50,6 +50,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
     blend_class: ClassVar[type[MeanProbability] | None] = None
     tree_class: ClassVar[type[PreTrainedModel] | None] = None
     label_splitter: ClassVar[Any] = None
+    load_checks: ClassVar[tuple[Any, Any]] = (lambda *_: None, lambda *_: None)
 
     def __new__(cls, config: XMTCConfig | None = None, *args: Any, **kwargs: Any) -> "XMTCPreTrainedModel":
         tree_class = cls.tree_class
@@ -296,8 +297,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
     def set_label_names(self, label_names: list[str] | None) -> None:
         """Names the labels; the names are saved with the weights."""
-        self.config.name_labels(label_names)
-        self.label_names = None if label_names is None else list(label_names)
+        self.label_names = self.config.name_labels(label_names)
 
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
         """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
@@ -334,12 +334,12 @@ class XMTCPreTrainedModel(PreTrainedModel):
         if cls.blend_class is None and read_file(pretrained_model_name_or_path, "experts.py", kwargs) is not None:
             options = hub_options(kwargs)
             cls.blend_class = get_class_from_dynamic_module("experts.Blend", pretrained_model_name_or_path, **options)
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        names = find_label_names(pretrained_model_name_or_path, **kwargs) or []
-        # Names of another label space are of no use.
-        model.set_label_names(names if len(names) == model.config.num_labels else None)
-        return loaded
+        cls.load_checks[0](cls, pretrained_model_name_or_path, kwargs)
+        options = {"use_safetensors": True, **kwargs, "output_loading_info": True}
+        model, report = super().from_pretrained(pretrained_model_name_or_path, *args, **options)
+        cls.load_checks[1](model, report, kwargs)
+        model.set_label_names(model.config.saved_label_names(pretrained_model_name_or_path, kwargs))
+        return (model, report) if kwargs.get("output_loading_info") else model
 
 
 def _present(code: Any, name: str) -> Any:

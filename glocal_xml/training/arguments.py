@@ -251,10 +251,11 @@ class XMTCTrainingArguments(TrainingArguments):
             raise ValueError(f"`frozen_layers` must be at least 0, got {self.frozen_layers}.")
         if self.minutes is not None and self.minutes <= 0:
             raise ValueError(f"`minutes` must be above 0, got {self.minutes}.")
-        self.module_learning_rates = {
-            pattern: float(rate)
-            for pattern, rate in read_dict("module_learning_rates", self.module_learning_rates).items()
-        }
+        rates = read_dict("module_learning_rates", self.module_learning_rates)
+        try:
+            self.module_learning_rates = {pattern: float(rate) for pattern, rate in rates.items()}
+        except (TypeError, ValueError):
+            raise ValueError(f"`module_learning_rates` must hold numbers, got {rates}.") from None
 
 
 def read_dict(name: str, value: dict | str | None) -> dict[str, Any]:
@@ -262,7 +263,7 @@ def read_dict(name: str, value: dict | str | None) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"`{name}` must be a JSON object, got {value!r} ({error}).") from None
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"`{name}` must be a mapping, got {value!r}.")
