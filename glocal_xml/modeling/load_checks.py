@@ -145,19 +145,20 @@ def check_loaded_model(model: PreTrainedModel, report: Mapping[str, Any], option
         report: What `from_pretrained` tells of it.
         options: Those of `from_pretrained`; with `ignore_mismatched_sizes` a part of the model may be new.
     """
-    is_other = options.get("ignore_mismatched_sizes")
+    check_finite(model)
+    if options.get("ignore_mismatched_sizes"):
+        return
     missing = sorted(report["missing_keys"])
-    if missing and not is_other:
+    if missing:
         raise ValueError(
             f"the weights lack {len(missing)} tensors of the model, such as {missing[0]}, which would be random: "
             "copy the whole folder again"
         )
     further = sorted(set(report["unexpected_keys"]) - _MAY_BE_FURTHER)
-    if further and not is_other:
+    if further:
         raise ValueError(
             f"config.json has no place for {len(further)} tensors of the weights, such as {further[0]}: restore it"
         )
-    check_finite(model)
     for name, module in model.named_modules():
         check = _TABLE_CHECKS.get(type(module))
         if check is not None and not any(buffer.is_meta for buffer in module.buffers()) and not check(module):
