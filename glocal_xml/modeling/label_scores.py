@@ -143,7 +143,8 @@ class MeanProbability(LabelScores):
     def ranked(self, logits: list[Tensor], label_ids: Tensor, k: int, left_out: Tensor | None = None) -> Ranking:
         """The best of chosen labels, from the logits of each branch."""
         rows = self._rows(logits, label_ids)
-        times = len(rows) // self.num_texts
+        # Not by the number of rows, which exported programs leave open.
+        times = 1 if len(logits) == 1 else len(logits) + 1
         if left_out is not None:
             rows = rows.masked_fill(left_out.repeat(times, 1), -torch.inf)
         columns = label_ids if label_ids.dim() == 1 else label_ids.repeat(times, 1)
