@@ -130,14 +130,10 @@ class XMTCConfig(PreTrainedConfig):
             self.id2label, self.label2id = dict(enumerate(shown)), {name: i for i, name in enumerate(shown)}
         return None if names is None else list(names)
 
-    def tell_of_missing_logits(self, output_logits: bool | None) -> None:
-        """Says what to do, where nobody has said whether logits of all labels are wanted: other tools need them."""
-        if output_logits is None:
-            logger.warning_once(
-                f"No logits of all {self.num_labels} labels: there are more than {self.max_logits_labels}. "
-                "Transformers' own text-classification pipeline cannot use this model. Use "
-                '`pipeline("extreme-multi-label-classification")`, or raise `config.max_logits_labels`.'
-            )
+    def tell_of_missing_logits(self, asked: bool | None) -> None:
+        """Says what to do where nobody has said whether logits of all labels are wanted: other tools need them."""
+        if asked is None:
+            logger.warning_once('No logits of so many labels: use `pipeline("extreme-multi-label-classification")`.')
 
     def recorded_outputs(self, asked: dict[str, Any]) -> list[str]:
         """Which outputs of all layers a call of the model asks for, or else this configuration."""
