@@ -72,7 +72,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         # No family reads its pooler, and a parameter without a gradient stops data-parallel training.
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None
-        self.label_names: list[str] | None = None
+        self.set_label_names(config.given_label_names)
         self.make_experts()
 
     def post_init(self) -> None:
@@ -304,7 +304,8 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         if broken is not None:
             raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
         self.label_names = None if label_names is None else list(label_names)
-        self.config.name_labels(self.label_names)
+        is_small = label_names is not None and len(label_names) <= self.config.max_logits_labels
+        self.config.id2label = dict(enumerate(label_names)) if is_small else None
 
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
         """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
@@ -342,7 +343,8 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         names = find_label_names(pretrained_model_name_or_path, **kwargs) or []
         # Names of another label space are of no use.
-        model.set_label_names(names if len(names) == model.config.num_labels else None)
+        if "id2label" not in kwargs and len(names) == model.config.num_labels:
+            model.set_label_names(names)
         return loaded
 
 

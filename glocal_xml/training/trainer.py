@@ -135,6 +135,7 @@ class XMTCTrainer(Trainer):
                 self._loss_terms[name] = self._loss_terms.get(name, 0.0) + term.mean()
         return (loss, outputs) if return_outputs else loss
 
+    # These two: Trainer clips by a function that does not take sparse gradients, and nothing public replaces it.
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         return self._clip(model, self.args.max_grad_norm)
 
@@ -180,6 +181,7 @@ class XMTCTrainer(Trainer):
         ignore_keys: list[str] | None = None,
     ) -> tuple[torch.Tensor | None, dict[str, torch.Tensor] | None, torch.Tensor | None]:
         """Best labels of a batch, final and per branch, instead of scores over all labels."""
+        # As in the method of `Trainer` that this replaces; nothing public brings a batch to the device.
         inputs = dict(self._prepare_inputs(inputs))
         labels = inputs.get("labels")
         if labels is not None:
@@ -218,6 +220,7 @@ class XMTCTrainer(Trainer):
         return branch_metrics(evaluation.predictions, evaluation.label_ids, self.label_space, self.args)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        # Called for every checkpoint, which `save_model` is not.
         super()._save(output_dir, state_dict)
         # With its label space a checkpoint can be evaluated and trained further on its own.
         self.label_space.save(self.args.output_dir if output_dir is None else output_dir)
@@ -257,6 +260,7 @@ class XMTCTrainer(Trainer):
         token = self.args.hub_token if token is None else token
         if self.hub_model_id is None:
             self.init_hf_repo(token=token)
+        # `save_model` on its own would push, in a way of its own.
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
