@@ -33,8 +33,7 @@ from plain_label_attention import plain_attention_logits, plain_linear_logits, p
 
 from glocal_xml import GlocalXMLConfig, GlocalXMLForMultiLabel  # noqa: E402
 from glocal_xml.labels.table_rows import label_tables  # noqa: E402
-from glocal_xml.modeling.attention_head import AttentionHead  # noqa: E402
-from glocal_xml.modeling.evidence_head import EvidenceHead  # noqa: E402
+from glocal_xml.modeling.attention_head import AttentionHead, EvidenceHead  # noqa: E402
 from glocal_xml.modeling.fused_loss import CPU_CHUNK_BYTES  # noqa: E402
 from glocal_xml.modeling.label_scores import mean_probability  # noqa: E402
 from glocal_xml.modeling.modeling_glocal_xml import Shortlist  # noqa: E402

@@ -32,7 +32,7 @@ from glocal_xml.data import XMTCCollator, tokenize
 from glocal_xml.training import branch_metrics, card_of_run, clip_gradients, parameter_groups, parse_arguments
 from glocal_xml.training.callbacks import evaluation_line
 from glocal_xml.training.collapse import CollapseWatch
-from glocal_xml.training.experts_of_run import RunExperts, blend_of_run, with_whole_texts
+from glocal_xml.training.experts_of_run import RunExperts, blend_of_run
 from glocal_xml.training.model_of_run import build_model, check_length, check_processes, default_rates, late_loss
 from glocal_xml.training.prepare import check_arguments, load_texts, load_tokenizer, settle_metrics
 from glocal_xml.training.report import (
@@ -64,6 +64,7 @@ from glocal_xml.training.split_labels import (
     save_split_state,
     start_split_model,
 )
+from glocal_xml.training.token_columns import start_tokens, with_whole_texts
 from glocal_xml.training.tree_of_run import tree_of_run
 
 logger = logging.getLogger("glocal_xml")
@@ -292,11 +293,13 @@ def main(argv):
         best = load_split_model(args.output_dir, args.label_shards)
     else:
         best = AutoModel.from_pretrained(args.output_dir).to(accelerator.device)
+    if model_args.experts:
+        # They count whole texts, of which the encoder reads the start.
+        texts = {name: with_whole_texts(part, tokenizer) for name, part in texts.items()}
     experts = RunExperts(model_args, data_args, args, texts, label_space, tokenizer)
     if model_args.experts:
         experts.fit(best)
-        # They count whole texts, of which the encoder reads the start.
-        whole = {name: with_whole_texts(tokens[name], texts[name], tokenizer) for name in others}
+        whole = {name: start_tokens(texts[name], tokenizer, tokenizer.model_max_length) for name in others}
         others = {
             name: accelerator.prepare(DataLoader(part, args.eval_batch_size, collate_fn=collator))
             for name, part in whole.items()

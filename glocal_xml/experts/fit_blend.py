@@ -14,8 +14,8 @@ from glocal_xml.calibration import ScoredLabels, best_threshold
 from glocal_xml.calibration.threshold import check_average
 from glocal_xml.data import LabelSpace
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.modeling.blend import BIAS, FREQUENCY
 from glocal_xml.modeling.encoder import each_once, evaluation_mode
+from glocal_xml.modeling.experts import BIAS, FREQUENCY
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.modeling.experts import TextCounter
-from glocal_xml.modeling.text_windows import readable_text
+from glocal_xml.modeling.text_windows import all_token_ids, readable_text
 
 _TOKENIZED_AT_ONCE = 1000
 _COUNTED_AT_ONCE = 256
@@ -20,9 +20,8 @@ def whole_text_ids(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> 
     """The ids of all tokens of each text, special ones left out, however long the text is."""
     rows, texts = [], [readable_text(text) for text in texts]
     for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
-        # Not `verbose`: a length beyond what the encoder reads is no reason to warn.
-        found = tokenizer(texts[start : start + _TOKENIZED_AT_ONCE], add_special_tokens=False, verbose=False)
-        rows.extend(np.asarray(ids, dtype=np.int32) for ids in found["input_ids"])
+        found = all_token_ids(tokenizer, texts[start : start + _TOKENIZED_AT_ONCE])
+        rows.extend(np.asarray(ids, dtype=np.int32) for ids in found)
     return rows
 
 

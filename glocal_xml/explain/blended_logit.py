@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import torch
 
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.modeling.blend import BIAS, FREQUENCY
 from glocal_xml.modeling.encoder import evaluation_mode
+from glocal_xml.modeling.experts import BIAS, FREQUENCY
 from glocal_xml.modeling.label_scores import product_logits
 
 from .branch_logit import has_evidence, label_biases, tree_paths
 from .encoded_text import EncodedText
 from .explanation import SimilarText
+from .lexical_words import lexical_contributions
 
 LEXICAL, MEMORY, TREE = "lexical", "memory", "tree"
 # How many similar texts to name, of all and of those that have a label.
@@ -58,7 +59,7 @@ def blended_logit(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: t
     for name, values in zip(model.branch_names, logits.cpu().double(), strict=True):
         weight = weights.get(name, 0.0)
         if name == LEXICAL and name in by_words:
-            of_branch, start = model.lexical.contributions(label_ids, encoded.text_ids[0])
+            of_branch, start = lexical_contributions(model.lexical, label_ids, encoded.text_ids[0])
             of_text = weight * of_branch.cpu().double()
             bias += weight * start.cpu().double()
         elif name in by_words:

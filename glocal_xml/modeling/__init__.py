@@ -4,7 +4,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from .adaptive_clusters import AdaptiveLabelClusters
-from .attention_head import AttentionHead
+from .attention_head import AttentionHead, EvidenceHead
 from .configuration_aplc_xlnet import APLCXLNetConfig
 from .configuration_base import AttentionConfig, XMTCConfig
 from .configuration_glocal_xml import GlocalXMLConfig
@@ -12,13 +12,12 @@ from .configuration_light_attention import LightAttentionConfig
 from .configuration_me_xml import MEXMLConfig
 from .configuration_text_experts import TextExpertsConfig
 from .configuration_word_lstm import WordLSTMConfig
-from .evidence_head import EvidenceHead
-from .experts import LexicalExpert, MemoryExpert
+from .experts import Blend, LexicalExpert, MemoryExpert
 from .label_scores import LabelScores, XMTCOutput
 from .label_shards import LabelShard
 from .linear_head import LinearHead
 from .modeling_aplc_xlnet import APLCXLNet
-from .modeling_base import TASK, XMTCPreTrainedModel
+from .modeling_base import XMTCPreTrainedModel
 from .modeling_glocal_xml import GlocalXMLForMultiLabel
 from .modeling_glocal_xml_tree import GlocalXMLWithLabelTree
 from .modeling_light_attention import LightAttentionForMultiLabel
@@ -27,7 +26,7 @@ from .modeling_me_xml import MEXMLForMultiLabel
 from .modeling_me_xml_tree import MEXMLWithLabelTree
 from .modeling_text_experts import TextExpertsForMultiLabel
 from .modeling_word_lstm import WordLSTMModel
-from .pipeline_xmtc import ExtremeMultiLabelPipeline
+from .pipeline_xmtc import TASK, ExtremeMultiLabelPipeline
 from .start_model import start_model
 
 # A new family is one more row.
@@ -37,8 +36,10 @@ FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
     APLCXLNetConfig: APLCXLNet,
     LightAttentionConfig: LightAttentionForMultiLabel,
 }
-# Checkpoints do not bring the code that starts models along.
+# What checkpoints bring along only where they use it, or not at all.
 XMTCPreTrainedModel.model_starter = staticmethod(start_model)
+XMTCPreTrainedModel.blend_class = Blend
+XMTCPreTrainedModel.pipeline_class = ExtremeMultiLabelPipeline
 
 for config_class, model_class in {**FAMILIES, TextExpertsConfig: TextExpertsForMultiLabel}.items():
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)

@@ -6,7 +6,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .cluster_sizes import cluster_sizes, tail_widths
+from .adaptive_clusters import cluster_sizes, tail_widths
 from .configuration_base import XMTCConfig
 
 
@@ -40,10 +40,6 @@ class APLCXLNetConfig(XMTCConfig):
 
     def validate_clusters(self):
         self.check_least(1, "summary_size")
-        if not 0 <= self.summary_dropout < 1:
-            raise ValueError(f"`summary_dropout` must lie in 0 to 1, 1 left out, got {self.summary_dropout}.")
+        self.check_dropout("summary_dropout")
         sizes = cluster_sizes(self.num_labels, self.cluster_proportions)
         tail_widths(self.cluster_input_size, self.cluster_decay, len(sizes) - 1)
-
-
-__all__ = ["APLCXLNetConfig"]

@@ -149,16 +149,39 @@ class XMTCConfig(PreTrainedConfig):
         names = [] if self.id2label is None else [self.id2label[i] for i in range(self.num_labels)]
         return None if all(name == f"LABEL_{i}" for i, name in enumerate(names)) else names
 
+    def name_labels(self, names: list[str] | None) -> None:
+        """Takes over names of all labels, or none."""
+        if names is not None and len(names) != self.num_labels:
+            raise ValueError(f"{len(names)} label names for a model of {self.num_labels} labels.")
+        broken = next((name for name in names or () if "\n" in name or "\r" in name), None)
+        if broken is not None:
+            raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
+        self.id2label = None if names is None or len(names) > self.max_logits_labels else dict(enumerate(names))
+
     def recorded_outputs(self, asked: dict[str, Any]) -> list[str]:
         """Which outputs of all layers a call of the model asks for, or else this configuration."""
         names = {name: asked.get(f"output_{name}") for name in ("hidden_states", "attentions")}
         return [name for name, value in names.items() if (getattr(self, f"output_{name}") if value is None else value)]
+
+    def wants_logits(self, asked: bool | None) -> bool:
+        """Whether a prediction returns the logits of all labels."""
+        return self.num_labels <= self.max_logits_labels if asked is None else asked
+
+    def check_label_bias(self) -> None:
+        """Refuses to start biases that the model does not have."""
+        if not self.label_bias:
+            raise ValueError("This model has no label bias: build it with `label_bias=True`.")
 
     def check_least(self, least: int, *names: str) -> None:
         """Refuses fields that are set and below the least that they may be."""
         for name in names:
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
+
+    def check_dropout(self, name: str) -> None:
+        """Refuses a dropout that leaves nothing, or is none."""
+        if not 0 <= getattr(self, name) < 1:
+            raise ValueError(f"`{name}` must lie in 0 to 1, 1 excluded, got {getattr(self, name)}.")
 
     def check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         """Refuses a field that is none of the choices."""
@@ -271,6 +294,11 @@ def find_label_names(name_or_path: str | os.PathLike, **options: Any) -> list[st
     return None if text is None else text.split("\n")[:-1]
 
 
+def hub_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options of `from_pretrained` that say where files are."""
+    return {name: options[name] for name in _HUB_OPTIONS if options.get(name) is not None}
+
+
 def read_file(name_or_path: str | os.PathLike, name: str, options: dict[str, Any]) -> str | None:
     """What a file of a model holds, in a folder or on the Hub; `None` where there is none."""
     # The public function of the Hub's library knows no folders, and the public form of this one raises an error.
@@ -279,12 +307,9 @@ def read_file(name_or_path: str | os.PathLike, name: str, options: dict[str, Any
         name,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
-        **{name: options[name] for name in _HUB_OPTIONS if options.get(name) is not None},
+        **hub_options(options),
     )
     if path is None:
         return None
     with open(path, encoding="utf-8", newline="\n") as file:
         return file.read()
-
-
-__all__ = ["AttentionConfig", "XMTCConfig"]

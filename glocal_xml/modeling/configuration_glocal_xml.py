@@ -70,8 +70,7 @@ class GlocalXMLConfig(AttentionConfig):
                 f"`document_layers` must lie in 1 to the {self.num_hidden_layers} of the encoder, got "
                 f"{self.document_layers}."
             )
-        if not 0 <= self.document_dropout < 1:
-            raise ValueError(f"`document_dropout` must lie in 0 to below 1, got {self.document_dropout}.")
+        self.check_dropout("document_dropout")
         narrowed = self.document_layers > 1 or self.label_size not in (None, self.hidden_size)
         if narrowed and self.branches != "local" and not self.use_pooler:
             raise ValueError(
@@ -86,6 +85,3 @@ class GlocalXMLConfig(AttentionConfig):
             raise ValueError(f"`shortlist` needs `branches='both'`, got {self.branches!r}: leave it out.")
         if self.shortlist < min(self.top_k, self.num_labels):
             raise ValueError(f"`shortlist` must be at least `top_k`, got {self.shortlist} for {self.top_k}: raise it.")
-
-
-__all__ = ["GlocalXMLConfig"]

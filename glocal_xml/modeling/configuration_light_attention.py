@@ -50,6 +50,3 @@ class LightAttentionConfig(AttentionConfig):
             raise ValueError("Static `negatives` need `level_epochs` of at least 1: give it, or take dynamic ones.")
         if not self.mlp_sizes or min(self.mlp_sizes) < 1:
             raise ValueError(f"`mlp_sizes` must hold at least one width, each at least 1, got {self.mlp_sizes}.")
-
-
-__all__ = ["LightAttentionConfig"]

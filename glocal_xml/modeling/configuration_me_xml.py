@@ -94,6 +94,3 @@ def parse_expert(name: str, num_layers: int) -> Expert:
         single = ", ".join(repr(f"A-{layer}") for layer in layers)
         raise ValueError(f"The expert {name!r} attends to several layers: write an expert for each, {single}.")
     return Expert(kind, layers)
-
-
-__all__ = ["MEXMLConfig"]

@@ -11,6 +11,3 @@ class TextExpertsConfig(XMTCConfig):
 
     model_type = "text_experts"
     sub_configs_defaults = {}
-
-
-__all__ = ["TextExpertsConfig"]

@@ -45,5 +45,3 @@ class WordLSTMConfig(PreTrainedConfig):
 
 # Here rather than with the families, so that it also happens where a checkpoint brings this file along.
 AutoConfig.register(WordLSTMConfig.model_type, WordLSTMConfig, exist_ok=True)
-
-__all__ = ["WordLSTMConfig"]

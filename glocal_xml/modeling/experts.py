@@ -1,12 +1,16 @@
-"""Experts that read a text as a bag of token ids: a linear model per label, and a memory of training texts."""
+"""
+Experts that read a text as a bag of token ids, a linear model per label and a memory of training texts; and the final
+scores of a model with experts, a weighted sum of the logits of all branches that is fitted on held-out texts.
+"""
 
 import warnings
-from functools import reduce
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from .label_scores import LabelScores, TopLabels, product_logits
+from .encoder import each_once
+from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, mean_probability_logits, product_logits
 from .linear_head import check_loaded
 
 # Margins of linear classifiers end near -1 and 1; times this they are log-odds of about the right size. Nodes of a
@@ -16,6 +20,9 @@ _LABEL_SCALE, _NODE_SCALE = 4.0, 3.0
 _LEAST_VOTE = 0.05
 # Products of texts and sparse rows are made in pieces of about this many entries.
 _PIECE_ENTRIES = 2**22
+# How many labels each ranking brings to a blend where not all labels are scored.
+_CANDIDATES = 20
+FREQUENCY, BIAS = "frequency", "bias"
 
 
 class TextCounter(nn.Module):
@@ -84,12 +91,7 @@ class SparseTable(nn.Module):
 
     def entries(self, features: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of each entry that these features meet: which of them, its row, and its value times theirs."""
-        first = self.starts[features]
-        lengths = (self.starts[features + 1] - first) * (values != 0)
-        ends = lengths.cumsum(0)
-        total = int(ends[-1]) if len(ends) else 0
-        which = torch.repeat_interleave(lengths, output_size=total)
-        places = torch.arange(total, device=first.device) + (first - ends + lengths)[which]
+        which, places = run_places(self.starts, features, values != 0)
         return which, self.rows[places].long(), self.values[places].float() * values[which]
 
     def forward(self, features: Tensor, values: Tensor) -> Tensor:
@@ -125,6 +127,16 @@ class SparseTable(nn.Module):
             result[texts].view(-1).index_add_(0, text * self.num_rows + rows, products)
             start += length
         return result
+
+
+def run_places(starts: Tensor, runs: Tensor, wanted: Tensor | int = 1) -> tuple[Tensor, Tensor]:
+    """Which of the given runs, (runs,), every entry of those `wanted` belongs to, and the place of the entry."""
+    first = starts[runs]
+    lengths = (starts[runs + 1] - first) * wanted
+    ends = lengths.cumsum(0)
+    total = int(ends[-1]) if len(ends) else 0
+    which = torch.repeat_interleave(lengths, output_size=total)
+    return which, torch.arange(total, device=first.device) + (first - ends + lengths)[which]
 
 
 class ExpertScores(LabelScores):
@@ -191,71 +203,9 @@ class LexicalExpert(nn.Module):
             logits = own if logits is None else product_logits(logits, own, getattr(self, f"parents_{level}"))
         return logits
 
-    @torch.no_grad()
-    def contributions(self, label_ids: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """
-        What each token of one text adds to the logits of labels, (labels, tokens), and what is there without any
-        token, (labels,); together they sum to the logits. A pair counts half for each of its tokens.
-
-        With a tree the logit is no sum of margins. It is reached from that without tokens by one step for each level,
-        and each step is shared out as the tokens share in the margin of its level.
-
-        Args:
-            label_ids: The labels, of shape (labels,).
-            token_ids: The ids of all tokens of the text, of shape (tokens,).
-        """
-        nodes, margins = label_ids, []
-        for level in range(len(self.tables) - 1, -1, -1):
-            biases, shares = getattr(self, f"biases_{level}")[nodes], self._shares(level, nodes, token_ids)
-            margins.append((self.scale(level) * biases, self.scale(level) * shares))
-            nodes = getattr(self, f"parents_{level}")[nodes] if level else nodes
-        reached = [biases for biases, _ in margins]
-        start = logit = _product(reached)
-        total = torch.zeros_like(margins[0][1])
-        for level, (biases, shares) in enumerate(margins):
-            rise = shares.sum(dim=1)
-            reached[level] = biases + rise
-            next_logit = _product(reached)
-            slope = torch.where(rise.abs() > 1e-12, (next_logit - logit) / rise, 0.0)
-            total, logit = total + shares * slope[:, None], next_logit
-        return total, start
-
     def scale(self, level: int) -> float:
         """Turns margins of a level into log-odds."""
         return _LABEL_SCALE if level == len(self.tables) - 1 else _NODE_SCALE
-
-    def _shares(self, level: int, rows: Tensor, token_ids: Tensor) -> Tensor:
-        """What each token adds to the margins of nodes of a level, of shape (nodes, tokens)."""
-        features, values = self.counter(token_ids[None])
-        which, entry_rows, products = self.tables[level].entries(features[0], values[0])
-        of_feature = products.new_zeros(len(rows), features.shape[1])
-        for i, row in enumerate(rows.tolist()):
-            mine = entry_rows == row
-            of_feature[i].index_add_(0, which[mine], products[mine])
-        # Each occurrence of a feature has an equal part of it.
-        singles, *pairs = self.counter.features(token_ids[None])[0].view(-1, len(token_ids))
-        shares = self._of_occurrences(singles, features[0], values[0], of_feature)
-        for found in pairs:
-            halves = self._of_occurrences(found, features[0], values[0], of_feature) / 2
-            shares += halves
-            shares[:, 1:] += halves[:, :-1]
-        return shares
-
-    @staticmethod
-    def _of_occurrences(found: Tensor, features: Tensor, values: Tensor, of_feature: Tensor) -> Tensor:
-        kept = values.nonzero()[:, 0]
-        shares = of_feature.new_zeros(len(of_feature), len(found))
-        if len(kept):
-            # Distinct features are in order; a table of tokens and features would not fit for a book.
-            places = torch.searchsorted(features[kept], found).clamp(max=len(kept) - 1)
-            is_known = features[kept][places] == found
-            places = kept[places[is_known]]
-            shares[:, is_known] = of_feature[:, places] / torch.bincount(places)[places]
-        return shares
-
-
-def _product(logits: list[Tensor]) -> Tensor:
-    return reduce(product_logits, logits)
 
 
 class MemoryExpert(nn.Module):
@@ -306,11 +256,7 @@ class MemoryExpert(nn.Module):
         similarities, rows = self.similar(token_ids)
         weights = similarities.clamp(min=0) ** self.power
         weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
-        lengths = (self.label_starts[rows + 1] - self.label_starts[rows]).flatten()
-        ends = lengths.cumsum(0)
-        total = int(ends[-1]) if len(ends) else 0
-        which = torch.repeat_interleave(lengths, output_size=total)
-        places = torch.arange(total, device=ends.device) + (self.label_starts[rows].flatten() - ends + lengths)[which]
+        which, places = run_places(self.label_starts, rows.flatten())
         cells = which // rows.shape[1] * self.num_labels + self.label_ids[places].long()
         votes = weights.new_zeros(len(rows) * self.num_labels).index_add_(0, cells, weights.flatten()[which])
         # Most labels have no vote: their log-odds are the same, and are not computed one by one.
@@ -318,3 +264,57 @@ class MemoryExpert(nn.Module):
         logits = torch.full_like(votes, none)
         logits[cells] = ((votes[cells] + _LEAST_VOTE) / (1 + 2 * _LEAST_VOTE)).logit()
         return logits.view(len(rows), -1)
+
+
+class Blend(MeanProbability):
+    """
+    Scores of heads and experts together. The logit of a label is the weighted sum of the logits of the branches, of
+    the log frequency of the label in training, and of a constant (logistic regression). Without weights its
+    probability is the mean of the probabilities of the branches.
+
+    Args:
+        heads: The scores of the heads of a family, where it has some.
+        experts: The scores of the experts, by name.
+        blend: What was fitted ([`XMTCConfig`]): `weights` of each branch, of `"frequency"` and of `"bias"`; one that
+            is missing is 0.
+        log_frequencies: Log frequency of each label, of shape (labels,).
+    """
+
+    # What a model makes its experts of.
+    experts: ClassVar[dict[str, type[nn.Module]]] = {"lexical": LexicalExpert, "memory": MemoryExpert}
+
+    def __init__(
+        self,
+        heads: MeanProbability | None,
+        experts: dict[str, LabelScores],
+        blend: dict[str, Any] | None,
+        log_frequencies: Tensor | None,
+    ):
+        super().__init__({**({} if heads is None else heads.branches), **experts})
+        self.heads, self.of_experts = heads, experts
+        self.weights, self.log_frequencies = None if blend is None else blend["weights"], log_frequencies
+
+    def combined(self, logits: list[Tensor], labels: slice | Tensor) -> Tensor:
+        if self.weights is None:
+            return mean_probability_logits(logits)
+        total = torch.zeros_like(logits[0])
+        for name, values in zip(self.branches, logits, strict=True):
+            # A branch without weight counts nothing, whatever its scores are.
+            if weight := self.weights.get(name, 0.0):
+                total.add_(values, alpha=weight)
+        return total.add_(self.addends(labels))
+
+    def addends(self, labels: slice | Tensor) -> Tensor:
+        """What is added to the logits of labels whatever the text is, of the shape of the labels."""
+        frequency = self.weights.get(FREQUENCY, 0.0) * self.log_frequencies[labels]
+        return frequency + self.weights.get(BIAS, 0.0)
+
+    def top_k(self, k: int) -> Ranking:
+        if self.heads is None or not self.heads.ranks_candidates:
+            return self.top_of_runs(k).ranking(self.num_texts)
+        # The heads find their labels without scoring all: the best of these and of each expert are looked at.
+        number = min(max(k, _CANDIDATES), self.num_labels)
+        of_heads = self.heads.top_k(min(number, self.heads.most_ranked)).ids
+        found = [of_heads, *(scores.top_k(number).ids for scores in self.of_experts.values())]
+        ids = torch.cat(found, dim=1).sort(dim=1).values
+        return self.top_k_of(ids, k, left_out=each_once(ids) < 0)[0]

@@ -98,46 +98,33 @@ class MeanProbability(LabelScores):
         """The final logits of labels from those of each branch, (texts, labels)."""
         return mean_probability_logits(logits)
 
-    def with_branches(self, logits: list[Tensor], labels: slice | Tensor) -> list[Tensor]:
-        """The final logits, and then those of the branches where there are several."""
-        # Rankings of branches are further rows of one: it costs by the number of its steps, not of its rows.
-        return [self.combined(logits, labels), *(logits if len(logits) > 1 else [])]
-
     def run(self, start: int, stop: int) -> Tensor:
         return self.combined([scores.run(start, stop) for scores in self.branches.values()], slice(start, stop))
 
     def chosen(self, label_ids: Tensor) -> Tensor:
         return self.combined([scores.chosen(label_ids) for scores in self.branches.values()], label_ids)
 
+    def all(self) -> Tensor:
+        return self.combined([scores.all() for scores in self.branches.values()], slice(None))
+
     def top_k(self, k: int) -> Ranking:
         """The best labels, also of each branch where there are several; in one pass over the labels."""
         if len(self.branches) == 1:
             return next(iter(self.branches.values())).top_k(k)
-        return self._pass_over_labels(k, None)
+        return self.top_of_runs(k).ranking(self.num_texts)
+
+    def top_of_runs(self, k: int, first_label: int = 0) -> "TopLabels":
+        """The best of all labels, and further rows for those of each branch; ids are counted from the given one."""
+        best = TopLabels(k)
+        for start, stop in self.runs():
+            logits = [scores.run(start, stop) for scores in self.branches.values()]
+            best.update(self._rows(logits, slice(start, stop)), first_label + start)
+        return best
 
     def top_k_and_all(self, k: int) -> tuple[Ranking, Tensor]:
         """[`top_k`], and the logits of all labels, of shape (texts, labels)."""
-        if len(self.branches) == 1:
-            logits = self.all()
-            return TopLabels(k).update(logits, 0).ranking(self.num_texts), logits
-        kept: list[Tensor] = []
-        return self._pass_over_labels(k, kept), torch.cat(kept, dim=1)
-
-    def _pass_over_labels(self, k: int, kept: list[Tensor] | None) -> Ranking:
-        best = TopLabels(k)
-        for start, stop in self.runs():
-            rows = self.run_with_branches(start, stop)
-            best.update(torch.cat(rows), start)
-            if kept is not None:
-                kept.append(rows[0])
-        return best.ranking(self.num_texts)
-
-    def run_with_branches(self, start: int, stop: int) -> list[Tensor]:
-        """Logits of a run of labels, and then those of each branch where there are several."""
-        return self.with_branches([scores.run(start, stop) for scores in self.branches.values()], slice(start, stop))
-
-    def all(self) -> Tensor:
-        return self.combined([scores.all() for scores in self.branches.values()], slice(None))
+        rows = self._rows([scores.all() for scores in self.branches.values()], slice(None))
+        return TopLabels(k).update(rows, 0).ranking(self.num_texts), rows[: self.num_texts]
 
     def best(self, k: int, candidate_ids: Tensor | None = None) -> Ranking:
         """The best labels, at most `k`, of all or of the candidates, (candidates,)."""
@@ -145,15 +132,27 @@ class MeanProbability(LabelScores):
             return self.top_k(min(k, self.num_labels))
         return self.top_k_of(candidate_ids, min(k, len(candidate_ids)))[0]
 
-    def top_k_of(self, label_ids: Tensor, k: int) -> tuple[Ranking, Tensor]:
+    def top_k_of(self, label_ids: Tensor, k: int, left_out: Tensor | None = None) -> tuple[Ranking, Tensor]:
         """
-        The best of chosen labels, (chosen,) or (texts, chosen), and the logits of all of them, those of the branches:
-        (branches, texts, chosen).
+        The best of chosen labels, (chosen,) or (texts, chosen), without those to be left out, (texts, chosen); and the
+        logits of all of them, those of the branches: (branches, texts, chosen).
         """
         logits = [scores.chosen(label_ids) for scores in self.branches.values()]  # (texts, chosen) each
-        rows = self.with_branches(logits, label_ids)
-        columns = label_ids if label_ids.dim() == 1 else label_ids.repeat(len(rows), 1)
-        return TopLabels(k).update(torch.cat(rows), columns).ranking(self.num_texts), torch.stack(logits)
+        return self.ranked(logits, label_ids, k, left_out), torch.stack(logits)
+
+    def ranked(self, logits: list[Tensor], label_ids: Tensor, k: int, left_out: Tensor | None = None) -> Ranking:
+        """The best of chosen labels, from the logits of each branch."""
+        rows = self._rows(logits, label_ids)
+        times = len(rows) // self.num_texts
+        if left_out is not None:
+            rows = rows.masked_fill(left_out.repeat(times, 1), -torch.inf)
+        columns = label_ids if label_ids.dim() == 1 else label_ids.repeat(times, 1)
+        return TopLabels(k).update(rows, columns).ranking(self.num_texts)
+
+    def _rows(self, logits: list[Tensor], labels: slice | Tensor) -> Tensor:
+        """What is ranked: the final logits, and below them those of the branches where there are several."""
+        # One ranking costs by the number of its steps, not of its rows.
+        return torch.cat([self.combined(logits, labels), *(logits if len(logits) > 1 else [])])
 
 
 def mean_probability(branches: dict[str, LabelScores]) -> MeanProbability:

@@ -101,17 +101,15 @@ class SplitMean(MeanProbability):
     """The mean of branches that are split over processes; each process ranks its own labels first."""
 
     def top_k(self, k: int) -> Ranking:
-        shard, best = next(iter(self.branches.values())).shard, TopLabels(k)
+        shard = next(iter(self.branches.values())).shard
         own = MeanProbability({name: scores.own for name, scores in self.branches.items()})
-        for start, stop in own.runs():
-            best.update(torch.cat(own.run_with_branches(start, stop)), shard.first + start)
-        return shard.merged(best).ranking(self.num_texts)
+        return shard.merged(own.top_of_runs(k, shard.first)).ranking(self.num_texts)
 
 
-def check(model: XMTCPreTrainedModel, num_shards: int) -> None:
-    """Refuses to split a model that cannot be split, or into more parts than there are labels for."""
+def prepare(model: XMTCPreTrainedModel, num_shards: int) -> None:
+    """Says what is split; refuses a model that cannot be split, or not into so many parts."""
     num_labels, heads = model.config.num_labels, model.branch_heads().values()
-    if model.text_experts() or model.config.blend is not None:
+    if model.is_blended:
         raise ValueError(
             f"A model with experts or a blend cannot have its labels split, got `tp_size={num_shards}`: "
             "load the model without `distributed_config`, or train one with `--experts none --blend false`."
@@ -126,6 +124,8 @@ def check(model: XMTCPreTrainedModel, num_shards: int) -> None:
         raise ValueError(
             f"{num_labels} labels in equal parts leave nothing for the last of {num_shards}; lower `tp_size`."
         )
+    # What tensor parallelism splits; all else is whole everywhere.
+    model._tp_plan = {name: "colwise" for name, module in model.named_modules() if isinstance(module, LabelTable)}
 
 
 def install(model: XMTCPreTrainedModel, group: "torch.distributed.ProcessGroup") -> XMTCPreTrainedModel:
@@ -136,7 +136,7 @@ def install(model: XMTCPreTrainedModel, group: "torch.distributed.ProcessGroup")
         head.register_forward_hook(lambda _, inputs, scores: SplitScores(scores, shard))
 
     def start_label_bias(log_odds: Tensor) -> None:
-        model.check_label_bias()
+        model.config.check_label_bias()
         own = torch.as_tensor(log_odds)[shard.first :][: shard.size]
         for head in model.branch_heads().values():
             head.label_embeddings.start_biases(own)
@@ -185,4 +185,4 @@ class _SumOfParts(torch.autograd.Function):
         return None, gradient
 
 
-XMTCPreTrainedModel.label_splitter = SimpleNamespace(check=check, install=install)
+XMTCPreTrainedModel.label_splitter = SimpleNamespace(prepare=prepare, install=install)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .encoder import PADDING_LABEL, each_once
-from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, log_odds_of, product_logits
+from .label_scores import LabelScores, MeanProbability, Ranking, log_odds_of, product_logits
 from .linear_head import LabelRows, check_loaded
 
 
@@ -307,9 +307,7 @@ class TreeScores(MeanProbability):
         fewest, _ = self.tree.family_sizes[-1]
         _, candidates = search(self.tree, self.levels, max(self.beam, -(-k // fewest)))
         logits = [product_logits(candidates.paths, scores.chosen(candidates.ids)) for scores in self.own.values()]
-        rows = self.with_branches(logits, candidates.ids)
-        rows = [row.masked_fill(~candidates.mask, -torch.inf) for row in rows]
-        return TopLabels(k).update(torch.cat(rows), candidates.ids.repeat(len(rows), 1)).ranking(self.num_texts)
+        return self.ranked(logits, candidates.ids, k, left_out=~candidates.mask)
 
 
 class _BelowTree(LabelScores):

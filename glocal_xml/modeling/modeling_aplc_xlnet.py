@@ -1,7 +1,6 @@
 """APLC-XLNet: the document token of XLNet through a hidden layer into adaptive probabilistic label clusters."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +8,7 @@ from transformers import PreTrainedModel
 
 from .adaptive_clusters import AdaptiveLabelClusters
 from .configuration_aplc_xlnet import APLCXLNetConfig
-from .label_scores import XMTCOutput, mean_probability
+from .label_scores import mean_probability
 from .linear_head import Projection
 from .modeling_base import XMTCPreTrainedModel
 
@@ -51,21 +50,13 @@ class APLCXLNet(XMTCPreTrainedModel):
 
     def start_label_bias(self, log_odds: Tensor) -> None:
         """Starts the biases of labels and roots so that every label has its training log-odds."""
-        self.check_label_bias()
+        self.config.check_label_bias()
         self.head.start_label_bias(torch.as_tensor(log_odds))
 
     def branch_heads(self) -> dict[str, nn.Module]:
         return {BRANCH: self.head}
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        text_ids: Tensor | None = None,
-        **answering: Any,
-    ) -> XMTCOutput:
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, text_ids=None, **answering):
         """Arguments as in [`XMTCPreTrainedModel`]."""
         texts = self.encode({self.last_layer}, input_ids, attention_mask, token_type_ids, labels, **answering)
         documents = texts.document(self.last_layer)  # (texts, hidden)
@@ -73,6 +64,3 @@ class APLCXLNet(XMTCPreTrainedModel):
         terms = {} if labels is None else {BRANCH: clusters.loss(texts.labels)}  # eq. 5
         scores = mean_probability({BRANCH: clusters})
         return self.answer(scores, terms, texts, text_ids, **answering)
-
-
-__all__ = ["APLCXLNet"]

@@ -1,27 +1,22 @@
 """What every family shares: how a model starts, is saved and loaded, and what it answers from its scores."""
 
 import os
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import Pipeline, PreTrainedModel
 from transformers import initialization as init
-from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.dynamic_module_utils import custom_object_save, get_class_from_dynamic_module
 
-from .blend import ExpertsMixin
-from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, write_label_names
+from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, hub_options, read_file, write_label_names
 from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, new_encoder
 from .label_scores import MeanProbability, XMTCOutput, check_label_ids
-from .linear_head import IdentityStart, LabelTable, Projection
-
-TASK, PIPELINE = "extreme-multi-label-classification", "pipeline_xmtc.ExtremeMultiLabelPipeline"
+from .linear_head import IdentityStart, Projection
 
 
-class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
+class XMTCPreTrainedModel(PreTrainedModel):
     """
     Base of all families: a text encoder, heads over labels, and the names of the labels beside the weights.
 
@@ -49,8 +44,10 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
     # Trainer would otherwise multiply the loss by the number of accumulation steps.
     accepts_loss_kwargs = False
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
-    # Set by the modules that have them, so that this code travels only with models that use it.
+    # Set by the package, or by code that came with a checkpoint: it travels only with models that use it.
     model_starter: ClassVar[Any] = None
+    pipeline_class: ClassVar[type[Pipeline] | None] = None
+    blend_class: ClassVar[type[MeanProbability] | None] = None
     tree_class: ClassVar[type[PreTrainedModel] | None] = None
     label_splitter: ClassVar[Any] = None
 
@@ -58,9 +55,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         tree_class = cls.tree_class
         if not getattr(config, "tree_levels", None) or (tree_class is not None and issubclass(cls, tree_class)):
             return super().__new__(cls)
-        if tree_class is None:
-            raise ValueError("`tree_levels` needs code that is not beside these weights: `pip install glocal-xml`.")
-        return super().__new__(tree_class)
+        return super().__new__(_present(tree_class, "`tree_levels`"))
 
     def __init__(self, config: XMTCConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config)
@@ -73,12 +68,12 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None
         self.set_label_names(config.given_label_names)
-        self.make_experts()
-
-    def post_init(self) -> None:
-        super().post_init()
-        # What tensor parallelism splits; all else is whole everywhere.
-        self._tp_plan = {name: "colwise" for name, module in self.named_modules() if isinstance(module, LabelTable)}
+        self.lexical = self.memory = None
+        for name in ("lexical", "memory"):
+            if (sizes := getattr(config, name)) is not None:
+                expert_class = _present(self.blend_class, f"`{name}`").experts[name]
+                setattr(self, name, expert_class(config.num_labels, **sizes))
+        self.register_buffer("log_frequencies", None if config.blend is None else torch.zeros(config.num_labels))
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -95,13 +90,12 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
 
     @classmethod
     def maybe_distribute_model(cls, model: nn.Module, distributed_config: Any, mesh_manager: Any) -> nn.Module:
-        is_split = distributed_config is not None and distributed_config.tp_size > 1
-        if is_split and cls.label_splitter is None:
-            raise ValueError("Labels are split over processes by the package: `pip install glocal-xml`.")
-        if is_split:
-            cls.label_splitter.check(model, distributed_config.tp_size)
+        if distributed_config is None or distributed_config.tp_size == 1:
+            return super().maybe_distribute_model(model, distributed_config, mesh_manager)
+        splitter = _present(cls.label_splitter, "`tp_size`")
+        splitter.prepare(model, distributed_config.tp_size)
         model = super().maybe_distribute_model(model, distributed_config, mesh_manager)
-        return cls.label_splitter.install(model, mesh_manager.get_mesh("tp").get_group()) if is_split else model
+        return splitter.install(model, mesh_manager.get_mesh("tp").get_group())
 
     @classmethod
     def from_encoder(
@@ -124,14 +118,8 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
             encoder_options: Passed on to `AutoModel.from_pretrained`, such as `revision` or `token`.
             config_fields: Fields of the configuration of this family.
         """
-        if num_labels is None and label_names is None:
-            raise ValueError("`num_labels` is missing: pass it, or pass `label_names`.")
-        if cls.model_starter is None:
-            raise ValueError("Models are started from an encoder by the package: `pip install glocal-xml`.")
-        num_labels = len(label_names) if num_labels is None else num_labels
-        model = cls.model_starter(cls, encoder_name_or_path, encoder_options or {}, num_labels, config_fields)
-        model.set_label_names(label_names)
-        return model
+        start = _present(cls.model_starter, "`from_encoder`")
+        return start(cls, encoder_name_or_path, num_labels, label_names, encoder_options or {}, config_fields)
 
     def encode(self, layers: set[int], *inputs: Tensor | None, **answering: Any) -> EncodedTexts:
         """The token states of the given layers, and the checked labels, from what comes first in a `forward`."""
@@ -149,16 +137,36 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         """The head of each branch, by the name of the branch."""
         raise NotImplementedError
 
+    @property
+    def branch_names(self) -> list[str]:
+        """Names of the branches, in the order of outputs: the heads of the family, then the experts."""
+        return [*self.branch_heads(), *self.text_experts()]
+
+    def text_experts(self) -> dict[str, nn.Module]:
+        """The experts beside the heads, by name."""
+        experts = {"lexical": self.lexical, "memory": self.memory}
+        return {name: expert for name, expert in experts.items() if expert is not None}
+
+    def set_expert(self, name: str, expert: nn.Module | None, sizes: dict[str, Any] | None) -> None:
+        """Takes over an expert, `"lexical"` or `"memory"`, and its sizes for the configuration; or takes it out."""
+        setattr(self, name, None if expert is None else expert.to(self.device))
+        setattr(self.config, name, sizes)
+
+    def set_blend(self, blend: dict[str, Any] | None, log_frequencies: Tensor | None) -> None:
+        """Takes over what was fitted on held-out texts: `weights` by branch, and the `threshold` for labels."""
+        self.config.blend = blend
+        self.log_frequencies = None if blend is None else torch.as_tensor(log_frequencies).to(self.device)
+
+    @property
+    def is_blended(self) -> bool:
+        """Whether there are experts or a fitted blend."""
+        return bool(self.text_experts()) or self.config.blend is not None
+
     def start_label_bias(self, log_odds: Tensor) -> None:
         """Starts the bias of every label at its training log-odds (`LabelSpace.log_odds`)."""
-        self.check_label_bias()
+        self.config.check_label_bias()
         for head in self.branch_heads().values():
             head.label_embeddings.start_biases(torch.as_tensor(log_odds))
-
-    def check_label_bias(self) -> None:
-        """Refuses to start biases that the model does not have."""
-        if not self.config.label_bias:
-            raise ValueError("This model has no label bias: build it with `label_bias=True`.")
 
     def set_label_counts(self, label_counts: Sequence[int] | Tensor) -> None:
         """Tells the model how many training texts each label has; families that need it keep it with the weights."""
@@ -169,10 +177,6 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
 
     def start_epoch(self, epoch: int) -> None:
         """Tells the model that an epoch of training begins, the first being 0; some losses change with it."""
-
-    def wants_logits(self, output_logits: bool | None) -> bool:
-        """Whether to return the logits of all labels."""
-        return self.config.num_labels <= self.config.max_logits_labels if output_logits is None else output_logits
 
     def answer(
         self,
@@ -193,7 +197,10 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         # Adapters pass it on to any model, mostly empty.
         if inputs_embeds is not None:
             raise ValueError("`inputs_embeds` is not supported, since experts count token ids: pass `input_ids`.")
-        scores = self.blended(scores, texts.token_ids if text_ids is None else text_ids)
+        if self.is_blended:
+            token_ids = texts.token_ids if text_ids is None else text_ids
+            experts = {name: expert(token_ids) for name, expert in self.text_experts().items()}
+            scores = _present(self.blend_class, "`blend`")(scores, experts, self.config.blend, self.log_frequencies)
         output = XMTCOutput(scores=scores if output_scores else None)
         if loss_terms:
             output.loss = sum(loss_terms.values())
@@ -206,7 +213,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
                 best, branch_logits = scores.top_k_of(candidate_ids, min(top_k, candidate_ids.shape[-1]))
                 output.branch_logits = branch_logits.transpose(0, 1)
                 output.logits = scores.combined(list(branch_logits), candidate_ids)
-            elif self.wants_logits(output_logits):
+            elif self.config.wants_logits(output_logits):
                 best, output.logits = scores.top_k_and_all(top_k)
             else:
                 best = scores.top_k(top_k)
@@ -235,9 +242,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
             return self(*inputs, top_k=top_k, output_logits=False, candidate_ids=candidate_ids)
 
     @torch.no_grad()
-    def score_labels(
-        self, label_ids: Sequence[int] | Tensor, input_ids: Tensor, *inputs: Any, **fields: Any
-    ) -> dict[str, Tensor]:
+    def score_labels(self, label_ids: Any, input_ids: Tensor, *inputs: Any, **fields: Any) -> dict[str, Tensor]:
         """
         Probabilities of chosen labels alone: one entry per branch and `"final"`, each of shape (texts, chosen).
 
@@ -262,7 +267,7 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
 
         Arguments are as in [`score_labels`]; by default the first branch with label-word attention is meant.
         """
-        return self._of_tokens("attention", label_ids, branch, *inputs, **fields)
+        return self._tokens("attention", branch, label_ids, *inputs, **fields)
 
     def word_contributions(self, label_ids: Any, *inputs: Any, branch: str | None = None, **fields: Any) -> Tensor:
         """
@@ -272,44 +277,32 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         """
         if getattr(self.config, "attention_scoring", None) != "evidence":
             raise ValueError("Contributions need `attention_scoring='evidence'`; `label_word_attention` does not.")
-        return self._of_tokens("contributions", label_ids, branch, *inputs, **fields)
+        return self._tokens("contributions", branch, label_ids, *inputs, **fields)
 
     @torch.no_grad()
-    def _of_tokens(
-        self,
-        what: str,
-        label_ids: Any,
-        branch: str | None,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-    ) -> Tensor:
+    def _tokens(self, what: str, branch: str | None, label_ids: Any, input_ids: Tensor, *inputs: Any, **fields: Any):
         names = self.attention_branches()
         branch = names[0] if branch is None else branch
         if branch not in names:
             raise ValueError(f"`branch` must be one with label-word attention, {', '.join(names)}, got {branch!r}.")
         label_ids = check_label_ids(label_ids, self.config.num_labels, input_ids).expand(len(input_ids), -1)
         with evaluation_mode(self):
-            scores = self(input_ids, attention_mask, token_type_ids, output_scores=True).scores
+            scores = self(input_ids, *inputs, **fields, output_scores=True).scores
             values = getattr(scores.branches[branch], what)(label_ids)
         # Back to where the tokens stood.
+        attention_mask = inputs[0] if inputs else fields.get("attention_mask")
         order, _ = attended_first((torch.ones_like(input_ids) if attention_mask is None else attention_mask).ne(0))
         return torch.zeros_like(values).scatter(2, order.unsqueeze(1).expand_as(values), values)
 
     def set_label_names(self, label_names: list[str] | None) -> None:
         """Names the labels; the names are saved with the weights."""
-        if label_names is not None and len(label_names) != self.config.num_labels:
-            raise ValueError(f"{len(label_names)} label names for a model of {self.config.num_labels} labels.")
-        broken = next((name for name in label_names or () if "\n" in name or "\r" in name), None)
-        if broken is not None:
-            raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
+        self.config.name_labels(label_names)
         self.label_names = None if label_names is None else list(label_names)
-        is_small = label_names is not None and len(label_names) <= self.config.max_logits_labels
-        self.config.id2label = dict(enumerate(label_names)) if is_small else None
 
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
         """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
         if self.should_save_on_this_rank(is_main_process):
+            os.makedirs(save_directory, exist_ok=True)
             if self._auto_class is not None:
                 self._save_code(save_directory)
             if self.label_names is not None:
@@ -317,18 +310,18 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         return super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
 
     def _save_code(self, folder: str | os.PathLike) -> None:
-        """What Transformers does not save: the name of the other Auto class, and the code of the pipeline."""
+        """What Transformers does not save: the name of the other Auto class, and the code of pipeline and experts."""
         name = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
         known = getattr(self.config, "auto_map", None) or {}
         self.config.auto_map = {**known, "AutoModelForSequenceClassification": name}
-        # Not imported: code that came with a checkpoint may lack it.
-        pipeline_file = Path(__file__).with_name(PIPELINE.split(".")[0] + ".py")
+        self.config.auto_map.pop("Blend", None)
         vars(self.config).pop("custom_pipelines", None)
-        if pipeline_file.is_file():
-            self.config.custom_pipelines = {TASK: {"impl": PIPELINE, "pt": ["AutoModel"]}}
-            os.makedirs(folder, exist_ok=True)
-            for file in (pipeline_file, *get_relative_import_files(pipeline_file)):
-                shutil.copyfile(file, Path(folder, Path(file).name))
+        if self.pipeline_class is not None:
+            self.config.custom_pipelines = self.pipeline_class.config_entry()
+            custom_object_save(self.pipeline_class, folder)
+        if self.is_blended:
+            self.config.auto_map["Blend"] = "experts.Blend"
+            custom_object_save(self.blend_class, folder)
 
     def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
         # With `push_to_hub` everything newer than these is sent, and names and pipeline are written before they are
@@ -339,6 +332,9 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
         """Loads weights and configuration as everywhere in Transformers, and the label names beside them."""
+        if cls.blend_class is None and read_file(pretrained_model_name_or_path, "experts.py", kwargs) is not None:
+            options = hub_options(kwargs)
+            cls.blend_class = get_class_from_dynamic_module("experts.Blend", pretrained_model_name_or_path, **options)
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         names = find_label_names(pretrained_model_name_or_path, **kwargs) or []
@@ -348,4 +344,8 @@ class XMTCPreTrainedModel(ExpertsMixin, PreTrainedModel):
         return loaded
 
 
-__all__ = ["XMTCPreTrainedModel"]
+def _present(code: Any, name: str) -> Any:
+    """Code that need not travel with a checkpoint."""
+    if code is None:
+        raise ValueError(f"{name} needs code that is not beside these weights: `pip install glocal-xml`.")
+    return code

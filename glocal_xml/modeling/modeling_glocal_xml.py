@@ -1,15 +1,13 @@
 """GlocalXML: the document token of the last layer and label-word attention on the first, in one model."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from .attention_head import word_head
 from .configuration_glocal_xml import GlocalXMLConfig
 from .encoder import EncodedTexts
-from .evidence_head import word_head
-from .label_scores import LabelScores, MeanProbability, Ranking, XMTCOutput, mean_probability
+from .label_scores import LabelScores, MeanProbability, Ranking, mean_probability
 from .linear_head import LabelTable, LinearHead
 from .modeling_base import XMTCPreTrainedModel
 
@@ -53,21 +51,13 @@ class GlocalXMLForMultiLabel(XMTCPreTrainedModel):
         heads = {"global": self.global_head, "local": self.local_head}
         return {name: head for name, head in heads.items() if head is not None}
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        text_ids: Tensor | None = None,
-        **answering: Any,
-    ) -> XMTCOutput:
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, text_ids=None, **answering):
         """Arguments as in [`XMTCPreTrainedModel`]."""
         texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels, **answering)  # eq. 1
         branches = self.branches(texts, self.documents(texts))  # eq. 2-6
         terms = {name: scores.loss(texts.labels) for name, scores in branches.items() if labels is not None}  # eq. 8
         scores = mean_probability(branches)  # eq. 7
-        ranks_all = labels is not None or self.wants_logits(answering.get("output_logits"))
+        ranks_all = labels is not None or self.config.wants_logits(answering.get("output_logits"))
         if self.config.shortlist is not None and not ranks_all:
             scores = Shortlist(scores, self.config.shortlist)
         return self.answer(scores, terms, texts, text_ids, **answering)
@@ -110,6 +100,3 @@ class Shortlist(MeanProbability):
             raise ValueError(f"`top_k` is {k}, but the shortlist holds {self.size} labels: raise `config.shortlist`.")
         best = self.branches["global"].top_k(min(self.size, self.num_labels))
         return self.top_k_of(best.ids, k)[0]
-
-
-__all__ = ["GlocalXMLForMultiLabel"]

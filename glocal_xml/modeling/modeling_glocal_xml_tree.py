@@ -1,13 +1,10 @@
 """GlocalXML with a label tree, for tens of thousands of labels and more."""
 
 from functools import partial
-from typing import Any
 
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from .configuration_glocal_xml import GlocalXMLConfig
-from .label_scores import XMTCOutput
 from .label_tree import SparseLabelTable, TreeScores, search
 from .modeling_glocal_xml import GlocalXMLForMultiLabel
 from .modeling_tree import LabelTreeMixin
@@ -25,15 +22,7 @@ class GlocalXMLWithLabelTree(LabelTreeMixin, GlocalXMLForMultiLabel):
         self.make_label_tree(partial(self.linear_level, self.document_size))
         self.post_init()
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        text_ids: Tensor | None = None,
-        **answering: Any,
-    ) -> XMTCOutput:
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, text_ids=None, **answering):
         """Arguments as in [`XMTCPreTrainedModel`]."""
         texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels, **answering)
         documents = self.documents(texts)
@@ -49,5 +38,3 @@ class GlocalXMLWithLabelTree(LabelTreeMixin, GlocalXMLForMultiLabel):
 
 
 GlocalXMLForMultiLabel.tree_class = GlocalXMLWithLabelTree
-
-__all__ = ["GlocalXMLWithLabelTree"]

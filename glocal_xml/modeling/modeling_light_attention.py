@@ -1,14 +1,11 @@
 """LightAttention: words through a bidirectional LSTM, which labels, or nodes of a label tree, read by attention."""
 
-from typing import Any
-
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
-from .attention_head import AttentionHead
+from .attention_head import AttentionHead, EvidenceHead, word_head
 from .configuration_light_attention import LightAttentionConfig
-from .evidence_head import EvidenceHead, word_head
-from .label_scores import XMTCOutput, mean_probability
+from .label_scores import mean_probability
 from .linear_head import LabelTable
 from .modeling_base import XMTCPreTrainedModel
 from .modeling_word_lstm import WordLSTMModel
@@ -46,15 +43,7 @@ class LightAttentionForMultiLabel(XMTCPreTrainedModel):
     def branch_heads(self) -> dict[str, nn.Module]:
         return {BRANCH: self.head}
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        text_ids: Tensor | None = None,
-        **answering: Any,
-    ) -> XMTCOutput:
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, text_ids=None, **answering):
         """Arguments as in [`XMTCPreTrainedModel`]."""
         # Section III-D, 1 and 2.
         texts = self.encode({self.last_layer}, input_ids, attention_mask, token_type_ids, labels, **answering)
@@ -62,6 +51,3 @@ class LightAttentionForMultiLabel(XMTCPreTrainedModel):
         terms = {} if labels is None else {BRANCH: attention.loss(texts.labels)}
         scores = mean_probability({BRANCH: attention})
         return self.answer(scores, terms, texts, text_ids, **answering)
-
-
-__all__ = ["LightAttentionForMultiLabel"]

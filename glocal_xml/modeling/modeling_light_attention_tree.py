@@ -10,7 +10,6 @@ from transformers import initialization as init
 
 from .configuration_light_attention import LightAttentionConfig
 from .encoder import EncodedTexts, encode_texts, evaluation_mode
-from .label_scores import XMTCOutput
 from .label_tree import SparseLabelTable, TreeScores, search
 from .modeling_light_attention import BRANCH, LightAttentionForMultiLabel
 from .modeling_tree import LabelTreeMixin
@@ -79,15 +78,7 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
         self._level = max(wanted, int(self.current_level))
         self.current_level.fill_(self._level)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        text_ids: Tensor | None = None,
-        **answering: Any,
-    ) -> XMTCOutput:
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, text_ids=None, **answering):
         """Arguments as in [`XMTCPreTrainedModel`]."""
         trained = self.trained_levels() if self.training else range(self.label_level, self.label_level + 1)
         texts = self._encode_levels(trained, input_ids, attention_mask, token_type_ids, labels, **answering)
@@ -123,5 +114,3 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
 
 
 LightAttentionForMultiLabel.tree_class = LightAttentionWithLabelTree
-
-__all__ = ["LightAttentionWithLabelTree"]

@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from .attention_head import word_head
 from .configuration_me_xml import MEXMLConfig
 from .encoder import EncodedTexts
-from .evidence_head import word_head
 from .fused_loss import binary_cross_entropy_pair
-from .label_scores import LabelScores, XMTCOutput, check_label_counts, mean_probability
+from .label_scores import LabelScores, check_label_counts, mean_probability
 from .linear_head import IdentityStart, LabelTable, LinearHead, LinearScores
 from .modeling_base import XMTCPreTrainedModel
 
@@ -94,15 +93,7 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
         self.diversity_active.fill_(epoch >= self.config.diversity_start_epoch)
         self._diversity_is_on = None
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        text_ids: Tensor | None = None,
-        **answering: Any,
-    ) -> XMTCOutput:
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, text_ids=None, **answering):
         """Arguments as in [`XMTCPreTrainedModel`]."""
         texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels, **answering)
         branches, terms = self.branches(texts), {}  # eq. 1-4
@@ -198,6 +189,3 @@ def diversity_loss(expert_logits: list[Tensor], label_counts: Tensor, is_label: 
         weight = both_miss / label_counts.clamp(min=1)
         total = total - (weight * bernoulli_kl(first, second)).masked_fill(~is_label, 0).sum()
     return total / (len(pairs) * len(is_label))
-
-
-__all__ = ["MEXMLForMultiLabel"]

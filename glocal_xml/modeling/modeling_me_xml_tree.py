@@ -1,14 +1,11 @@
 """ME-XML with a label tree, for tens of thousands of labels and more."""
 
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from .configuration_me_xml import MEXMLConfig
-from .label_scores import XMTCOutput
 from .label_tree import SparseLabelTable, TreeScores, search
 from .modeling_me_xml import MEXMLForMultiLabel
 from .modeling_tree import LabelTreeMixin
@@ -27,15 +24,7 @@ class MEXMLWithLabelTree(LabelTreeMixin, MEXMLForMultiLabel):
         self.make_label_tree(partial(self.linear_level, config.hidden_size))
         self.post_init()
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        text_ids: Tensor | None = None,
-        **answering: Any,
-    ) -> XMTCOutput:
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, text_ids=None, **answering):
         """Arguments as in [`XMTCPreTrainedModel`]."""
         texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels, **answering)
         documents = texts.document(self.last_layer)  # (texts, hidden)
@@ -59,5 +48,3 @@ class MEXMLWithLabelTree(LabelTreeMixin, MEXMLForMultiLabel):
 
 
 MEXMLForMultiLabel.tree_class = MEXMLWithLabelTree
-
-__all__ = ["MEXMLWithLabelTree"]

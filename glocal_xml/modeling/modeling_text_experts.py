@@ -4,11 +4,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .configuration_text_experts import TextExpertsConfig
 from .encoder import PADDING_LABEL
-from .label_scores import XMTCOutput
+from .experts import Blend
 from .modeling_base import XMTCPreTrainedModel
 
 
@@ -20,6 +20,7 @@ class TextExpertsForMultiLabel(XMTCPreTrainedModel):
 
     config_class = TextExpertsConfig
     base_model_prefix = ""
+    blend_class = Blend
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = False
 
     def __init__(self, config: TextExpertsConfig):
@@ -42,21 +43,10 @@ class TextExpertsForMultiLabel(XMTCPreTrainedModel):
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         raise ValueError("This model has no encoder, and so no token embeddings.")
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        text_ids: Tensor | None = None,
-        **answering: Any,
-    ) -> XMTCOutput:
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, text_ids=None, **answering):
         """Arguments as in [`XMTCPreTrainedModel`]; labels are ignored, since there is no loss."""
         if not self.text_experts():
             raise ValueError("This model has no expert yet: call `glocal_xml.experts.fit_experts` first.")
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         texts = SimpleNamespace(token_ids=input_ids.masked_fill(mask.eq(0), PADDING_LABEL), recorded={})
         return self.answer(None, {}, texts, text_ids, **answering)
-
-
-__all__ = ["TextExpertsForMultiLabel"]

@@ -60,7 +60,7 @@ class LabelTreeMixin:
         Starts the biases of nodes and labels so that their product is the training probability of each label, as if
         labels occurred independently of each other.
         """
-        self.check_label_bias()
+        self.config.check_label_bias()
         *levels, labels = self.label_tree.bias_log_odds(log_odds)
         for head, odds in zip(self.level_classifiers, levels, strict=True):
             head.label_embeddings.start_biases(odds)

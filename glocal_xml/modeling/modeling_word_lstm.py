@@ -77,5 +77,3 @@ class WordLSTMModel(PreTrainedModel):
 
 
 AutoModel.register(WordLSTMConfig, WordLSTMModel, exist_ok=True)
-
-__all__ = ["WordLSTMModel"]

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,21 @@ from transformers.dynamic_module_utils import custom_object_save
 from transformers.pipelines.pt_utils import PipelineDataset, PipelineIterator
 
 from .encoder import position_limit
-from .text_windows import WINDOW_SCORES, best_of_windows, checked_overlap, readable_text, text_start, text_windows
+from .text_windows import (
+    WINDOW_SCORES,
+    TextStarts,
+    all_token_ids,
+    best_of_windows,
+    checked_overlap,
+    readable_text,
+    text_start,
+    text_windows,
+)
 
-CALIBRATED = "calibrated"
+TASK, CALIBRATED = "extreme-multi-label-classification", "calibrated"
 # Of a text, where a threshold decides.
 _MOST_LABELS = 100
+_NO_TOKEN = -100
 
 
 class ExtremeMultiLabelPipeline(Pipeline):
@@ -85,10 +96,14 @@ class ExtremeMultiLabelPipeline(Pipeline):
         """Saves model, tokenizer and the code of this pipeline, so that `pipeline(model=...)` finds all of them."""
         super().save_pretrained(save_directory, **kwargs)
         # A model that came as code beside its weights does not know where that of its pipeline is.
-        name = f"{Path(__file__).stem}.{type(self).__name__}"
-        self.model.config.custom_pipelines = {self.task: {"impl": name, "pt": ["AutoModel"]}}
+        self.model.config.custom_pipelines = self.config_entry()
         self.model.config.save_pretrained(save_directory)
         custom_object_save(self, save_directory)
+
+    @classmethod
+    def config_entry(cls) -> dict[str, Any]:
+        """What the configuration of a model says of its pipeline."""
+        return {TASK: {"impl": f"{Path(__file__).stem}.{cls.__name__}", "pt": ["AutoModel"]}}
 
     @property
     def max_length(self) -> int | None:
@@ -168,19 +183,25 @@ class ExtremeMultiLabelPipeline(Pipeline):
         if not isinstance(text, str):
             raise ValueError(f"A text must be a string, got {type(text).__name__}: {text!r}.")
         text, max_length = readable_text(text), self.max_length
-        if windows is None or max_length is None:
+        # Experts count the whole text.
+        whole = all_token_ids(self.tokenizer, [text])[0] if self.model.text_experts() else None
+        if windows is not None and max_length is not None:
+            tokens = text_windows(self.tokenizer, text, max_length, checked_overlap(window_overlap, max_length))
+        elif whole is None:
             tokens = [text_start(self.tokenizer, text, max_length)]
         else:
-            tokens = text_windows(self.tokenizer, text, max_length, checked_overlap(window_overlap, max_length))
+            tokens = [self._text_starts(whole, max_length)]
         names = [name for name in ("input_ids", "token_type_ids") if name in tokens[0]]
         rows = [{name: torch.tensor(window[name]) for name in names} for window in tokens]
-        if self.model.text_experts() and max_length is not None:
-            # Experts count the whole text; where nothing was cut off, that is what the encoder reads.
-            is_cut = len(tokens) > 1 or len(tokens[0]["input_ids"]) >= max_length
-            whole = self.tokenizer(text, add_special_tokens=False, verbose=False) if is_cut else tokens[0]
+        if whole is not None and max_length is not None:
             for row in rows:
-                row["text_ids"] = torch.tensor(whole["input_ids"], dtype=torch.long)
+                # At least one, for texts without a token.
+                row["text_ids"] = torch.tensor(whole or [_NO_TOKEN])
         return rows
+
+    @cached_property
+    def _text_starts(self) -> TextStarts:
+        return TextStarts(self.tokenizer)
 
     def get_iterator(
         self, inputs: Any, num_workers: int, batch_size: int, *options_of_stages: dict[str, Any]
@@ -212,7 +233,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
     ) -> dict[str, Tensor]:
         """Ids and scores of the best labels of each text, and those of branches, from the tokens of its windows."""
         counts, rows = [len(text) for text in texts], [window for text in texts for window in text]
-        fields = {name: _padded([row[name] for row in rows], -100 * (name == "text_ids")) for name in rows[0]}
+        fields = {name: _padded([row[name] for row in rows], _NO_TOKEN * (name == "text_ids")) for name in rows[0]}
         fields["attention_mask"] = _padded([torch.ones_like(row["input_ids"]) for row in rows])
         if top_k is None:
             shortlist = getattr(self.model.config, "shortlist", None) or _MOST_LABELS
@@ -249,6 +270,3 @@ class ExtremeMultiLabelPipeline(Pipeline):
 def _padded(rows: list[Tensor], padding: int = 0) -> Tensor:
     """Rows of tokens as one tensor."""
     return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)
-
-
-__all__ = ["ExtremeMultiLabelPipeline"]

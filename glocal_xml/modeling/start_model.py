@@ -51,11 +51,14 @@ def make_config(config_class: type[AnyConfig], user_fields: dict[str, Any], **ow
 def start_model(
     family: type[XMTCPreTrainedModel],
     encoder_name_or_path: str | os.PathLike | PreTrainedModel,
+    num_labels: int | None,
+    label_names: list[str] | None,
     encoder_options: dict[str, Any],
-    num_labels: int,
     config_fields: dict[str, Any],
 ) -> XMTCPreTrainedModel:
     """A model of a family around a pretrained encoder, with fresh heads."""
+    if num_labels is None and label_names is None:
+        raise ValueError("`num_labels` is missing: pass it, or pass `label_names`.")
     encoder = load_encoder(encoder_name_or_path, encoder_options)
     check_encoder(encoder)
     # A copy: the composite would reset the attention implementation of the live object.
@@ -73,12 +76,13 @@ def start_model(
         config_fields,
         encoder=encoder_fields,
         attn_implementation=encoder.config._attn_implementation,
-        num_labels=num_labels,
+        num_labels=len(label_names) if num_labels is None else num_labels,
         # Trainer compares them with the tokenizer's.
         **{name: getattr(encoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")},
     )
     model = family(config, encoder=encoder)
     model.encoder.config = config.encoder
+    model.set_label_names(label_names)
     return model
 
 

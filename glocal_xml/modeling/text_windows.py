@@ -43,6 +43,53 @@ def text_start(tokenizer: PreTrainedTokenizerBase, text: str, max_length: int | 
     return dict(tokenizer(text, truncation=True, max_length=max_length))
 
 
+def all_token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
+    """The ids of all tokens of each text, special ones left out, however long it is."""
+    if not tokenizer.is_fast:
+        # Not `verbose`: a length beyond what the encoder reads is no reason to warn.
+        return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    # Without places and masks, in half the time; truncation and padding may be left from an earlier call.
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+class TextStarts:
+    """
+    What an encoder reads of a text, made of the ids of all of its tokens: experts need these too, and a long text is
+    tokenised once. Equal to what the tokenizer gives for the text with `truncation=True`.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.tokenizer = tokenizer
+        if tokenizer.is_fast:
+            # Special tokens stand before and behind a text, whatever it is; not every vocabulary knows the letter.
+            words = (word for word in ("a", *tokenizer.get_vocab()) if word not in tokenizer.all_special_tokens)
+            text, word = next((text, ids) for text in words if (ids := all_token_ids(tokenizer, [text])[0]))
+            self.framed = dict(tokenizer(text))
+            ids, self.size = self.framed["input_ids"], len(word)
+            self.before = next(i for i in range(len(ids)) if ids[i : i + self.size] == word)
+            self.special = len(ids) - self.size
+
+    def __call__(self, token_ids: list[int], max_length: int | None) -> TokenFields:
+        """Token fields of at most `max_length` tokens, special ones included."""
+        if not self.tokenizer.is_fast:
+            return dict(self.tokenizer.prepare_for_model(token_ids, truncation=True, max_length=max_length))
+        if max_length is not None and max_length <= self.special:
+            raise ValueError(
+                f"`max_length` is {max_length}, but {self.special} special tokens are added to a text; give at least "
+                f"{self.special + 1}."
+            )
+        room = len(token_ids) if max_length is None else min(len(token_ids), max_length - self.special)
+        first = 0 if self.tokenizer.truncation_side == "right" else len(token_ids) - room
+        before, behind, fields = self.before, self.before + self.size, {}
+        for name, values in self.framed.items():
+            own = token_ids[first : first + room] if name == "input_ids" else values[before : before + 1] * room
+            fields[name] = values[:before] + own + values[behind:]
+        return fields
+
+
 def checked_overlap(overlap: int | None, max_length: int) -> int:
     """How many tokens windows share: a quarter of one where it was left open; not more than half."""
     overlap = max_length // 4 if overlap is None else overlap

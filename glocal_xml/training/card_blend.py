@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from glocal_xml.modeling.blend import BIAS, FREQUENCY
+from glocal_xml.modeling.experts import BIAS, FREQUENCY
 
 from .card_tables import measured_branches, percent, table, table_row
 from .expert_papers import EXPERT_PAPERS

@@ -10,15 +10,15 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from glocal_xml.data import LabelSpace, XMTCCollator, tokenize
+from glocal_xml.data import LabelSpace, XMTCCollator
 from glocal_xml.metrics import top_k_from_scores
 from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .arguments import ModelArguments, XMTCTrainingArguments
-from .experts_of_run import with_whole_texts
 from .model_of_run import build_model, check_length
 from .prepare import load_tokenizer
 from .report import FINAL
+from .token_columns import start_tokens, with_whole_texts
 
 
 def ensemble_top_k(
@@ -116,9 +116,8 @@ def _open(
     tokenizer = load_tokenizer(model_args, max_length, {})
     model = build_model(model_args, label_space, tokenizer).to(args.device)
     check_length(model, tokenizer.model_max_length)
-    tokens = tokenize(texts, tokenizer, tokenizer.model_max_length)
-    if model.text_experts():
-        tokens = with_whole_texts(tokens, texts, tokenizer)
+    texts = with_whole_texts(texts, tokenizer) if model.text_experts() else texts
+    tokens = start_tokens(texts, tokenizer, tokenizer.model_max_length)
     loader = DataLoader(
         tokens,
         batch_size=args.per_device_eval_batch_size,

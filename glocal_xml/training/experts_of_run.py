@@ -13,8 +13,9 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from glocal_xml.calibration import judge_scores, report_lines
-from glocal_xml.data import LabelSpace, XMTCCollator, tokenize
+from glocal_xml.calibration import best_threshold, judge_scores, report_lines
+from glocal_xml.calibration.threshold import measures_at
+from glocal_xml.data import LabelSpace, XMTCCollator
 from glocal_xml.data.text_files import check_file, read_lines
 from glocal_xml.experts import (
     ExpertTexts,
@@ -28,14 +29,14 @@ from glocal_xml.experts import (
 from glocal_xml.experts.choose import choose_lexical_settings, default_lexical_settings
 from glocal_xml.experts.fit import LEXICAL
 from glocal_xml.experts.fit_blend import log_frequencies
-from glocal_xml.experts.token_rows import whole_text_ids
+from glocal_xml.experts.name_texts import name_texts
 from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+from .token_columns import start_tokens, whole_rows, with_whole_texts
 
 logger = logging.getLogger(__name__)
 
-TEXT_IDS = "text_ids"
 # Of the training texts, where nothing is said: enough to fit a handful of weights, and to judge the result.
 _HELD_OUT, _LEAST_HELD_OUT, _MOST_HELD_OUT = 0.1, 50, 1000
 _BATCH = 64
@@ -52,12 +53,6 @@ def held_out_texts(num_texts: int) -> int | None:
     if num_texts * _HELD_OUT < _LEAST_HELD_OUT:
         return None
     return int(min(num_texts * _HELD_OUT, _MOST_HELD_OUT))
-
-
-def with_whole_texts(tokens: Dataset, texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """Adds the ids of all tokens of each text, which the experts count, to its token fields."""
-    rows = whole_text_ids(texts["text"], tokenizer)
-    return tokens.add_column(TEXT_IDS, [row.tolist() for row in rows])
 
 
 class RunExperts:
@@ -87,8 +82,10 @@ class RunExperts:
         """Fits the experts on the training texts and gives them to the model."""
         started = time.time()
         train = self.texts["train"]
-        names = self.label_space.names if self.uses_names else None
-        self._train = ExpertTexts.from_texts(train["text"], train["labels"], self.tokenizer, names, self.descriptions)
+        rows, names = whole_rows(train), ([], [])
+        if self.uses_names:
+            names = name_texts(self.label_space.names, self.tokenizer, rows, self.descriptions)
+        self._train = ExpertTexts(rows, list(train["labels"]), *names)
         if self._train.name_rows:
             logger.info("label names: %d of them are training texts of the experts", len(self._train.name_rows))
         num_labels = self.label_space.num_labels
@@ -97,9 +94,13 @@ class RunExperts:
         has_time = self.args.minutes is None or self.args.minutes >= _LONG_BUDGET
         if LEXICAL in self.names and "validation" in self.texts and has_time:
             self.settings = choose_lexical_settings(self._train, self._held_out, num_labels, len(self.tokenizer))
+        settled = time.time()
         self._fit(model, self._train)
-        self.seconds = time.time() - started
-        logger.info("experts: %s fitted on %d texts in %.0f s", ", ".join(self.names), len(train), self.seconds)
+        # What a second fit will take: settings are chosen once.
+        self.seconds = time.time() - settled
+        logger.info(
+            "experts: %s fitted on %d texts in %.0f s", ", ".join(self.names), len(train), time.time() - started
+        )
 
     def take_over(self, model: XMTCPreTrainedModel) -> None:
         """
@@ -114,23 +115,18 @@ class RunExperts:
                     "texts: if it was, the blend trusts it too much. Use texts that the model has not seen."
                 )
             return
-        known = self._known(model, self.texts["train"]["text"][:_LOOKED_UP])
-        if known.mean() > 0.5:
+        rows = whole_rows(self.texts["train"])
+        if texts_in_memory(model, rows[:_LOOKED_UP]).mean() > 0.5:
             self.names = list(model.text_experts())
             self.fit(model)
             return
         if "validation" in self.texts:
-            new = np.flatnonzero(~self._known(model, self.texts["validation"]["text"]))
+            new = np.flatnonzero(~texts_in_memory(model, whole_rows(self.texts["validation"])))
             part = self.texts.pop("validation").select(new)
             if len(new):
                 self.texts["validation"] = part
-        rows = whole_text_ids(self.texts["train"]["text"], self.tokenizer)
         add_to_memory(model, rows, self.texts["train"]["labels"])
         logger.info("memory: %d texts added", len(rows))
-
-    def _known(self, model: XMTCPreTrainedModel, texts: list[str]) -> np.ndarray:
-        """Which texts the memory holds already."""
-        return texts_in_memory(model, whole_text_ids(texts, self.tokenizer))
 
     def refit(self, model: XMTCPreTrainedModel) -> None:
         """Fits the experts once more, on training and validation texts."""
@@ -143,7 +139,7 @@ class RunExperts:
     def _held_out(self) -> ExpertTexts:
         part = self.texts["validation"]
         known = [[label for label in ids if label < self.label_space.num_labels] for ids in part["labels"]]
-        return ExpertTexts(whole_text_ids(part["text"], self.tokenizer), known)
+        return ExpertTexts(whole_rows(part), known)
 
     def _fit(self, model: XMTCPreTrainedModel, texts: ExpertTexts) -> None:
         """All processes have the same experts: the first fits them, the others read what it wrote."""
@@ -169,9 +165,8 @@ def batches(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, has_experts: bool, batch_size: int = _BATCH
 ) -> DataLoader:
     """Batches of the start of each text, and of all of its tokens where experts count these."""
-    tokens = tokenize(texts, tokenizer, tokenizer.model_max_length)
-    if has_experts:
-        tokens = with_whole_texts(tokens, texts, tokenizer)
+    texts = with_whole_texts(texts, tokenizer) if has_experts else texts
+    tokens = start_tokens(texts, tokenizer, tokenizer.model_max_length)
     return DataLoader(tokens, batch_size=batch_size, collate_fn=XMTCCollator(tokenizer))
 
 
@@ -188,7 +183,7 @@ def blend_of_run(
     fixed ones.
 
     Returns:
-        What `results.json` tells of it.
+        What `results.json` tells of it, with the threshold that would be best for each branch alone.
     """
     frequencies = log_frequencies(label_space)
     num_labels = label_space.num_labels + len(label_space.unseen)
@@ -203,18 +198,37 @@ def blend_of_run(
     model.set_blend(blend, frequencies)
     judged = judge_scores(pairs.scored(pairs.blended(blend, model.branch_names, frequencies), num_labels), blend)
     logger.info("blend, on the texts that it was fitted on\n%s", "\n".join(report_lines(blend, judged)))
-    return {**blend, "validation": judged}
+    alone = {
+        name: best_threshold(pairs.scored(logits, num_labels), f, beta)
+        for name, logits in zip(model.branch_names, pairs.logits.T, strict=True)
+        if pairs.is_true.any()
+    }
+    return {**blend, "validation": judged, "branch_thresholds": alone}
 
 
 def judge_blend(
-    model: XMTCPreTrainedModel, texts: Dataset, label_space: LabelSpace, tokenizer: PreTrainedTokenizerBase
+    model: XMTCPreTrainedModel,
+    texts: Dataset,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    branch_thresholds: dict[str, float] | None = None,
 ) -> dict[str, Any]:
-    """How good the probabilities of a blend are on texts, or a random part, and what its threshold reaches."""
+    """
+    How good the probabilities of a blend are on texts, or a random part, and what its threshold reaches, beside the F
+    of each branch alone at a threshold of its own from the same held-out texts.
+    """
     if len(texts) > _JUDGED:
         texts = texts.shuffle(seed=0).select(range(_JUDGED))
     pairs = blend_pairs(model, batches(texts, tokenizer, bool(model.text_experts())))
     num_labels = label_space.num_labels + len(label_space.unseen)
-    return judge_scores(pairs.scored(pairs.final_logits, num_labels), model.config.blend)
+    blend = model.config.blend
+    judged = judge_scores(pairs.scored(pairs.final_logits, num_labels), blend)
+    for name, logits in zip(model.branch_names, pairs.logits.T, strict=True):
+        if name in (branch_thresholds or {}):
+            scored = pairs.scored(logits, num_labels)
+            found = measures_at(scored, branch_thresholds[name], blend["f"], blend["beta"])["f"]
+            judged.setdefault("branch_f", {})[name] = found
+    return judged
 
 
 def read_label_texts(path: str | None) -> dict[str, list[str]] | None:

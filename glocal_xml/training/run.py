@@ -13,7 +13,7 @@ from transformers import set_seed
 from glocal_xml.data import LabelSpace
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
-from .experts_of_run import RunExperts, blend_of_run, judge_blend, with_whole_texts
+from .experts_of_run import RunExperts, blend_of_run, judge_blend
 from .model_card import card_of_run
 from .model_of_run import build_model, check_length, default_rates, freeze_layers, late_loss
 from .prepare import (
@@ -50,6 +50,7 @@ from .run_folder import (
 )
 from .run_parser import parse_arguments
 from .time_budget import has_time, plan_time
+from .token_columns import with_whole_texts
 from .trainer import XMTCTrainer
 from .tree_of_run import tree_of_run
 from .windows_of_run import check_windows, tokens_of_run
@@ -139,6 +140,9 @@ def run(
         show_progress=not args.disable_tqdm,
     )
     model = build_model(model_args, label_space, tokenizer, tree)
+    if model.text_experts() or (training and model_args.model is None and model_args.experts):
+        with args.main_process_first(desc="tokenising"):
+            texts = {name: with_whole_texts(part, tokenizer) for name, part in texts.items()}
     experts = RunExperts(model_args, data_args, args, texts, label_space, tokenizer)
     if training:
         # Of a trained model it would be that of other weights.
@@ -165,11 +169,6 @@ def run(
         tokens = {
             name: tokens_of_run(part, tokenizer, data_args, training=name == "train") for name, part in texts.items()
         }
-        if fitted:
-            tokens = {
-                name: part if name == "train" else with_whole_texts(part, texts[name], tokenizer)
-                for name, part in tokens.items()
-            }
     if data_args.windows is not None and training:
         logger.info("windows: %d of %d training texts", len(tokens["train"]), len(texts["train"]))
     # Results tell what was used, also where it was left to the defaults or to a trained model.
@@ -211,11 +210,14 @@ def run(
         # Not to the Hub yet, for which `save_model` would be the sign.
         trainer.save_model(_internal_call=True)
         results["training_seconds"] = round(time.time() - started, 1)
+        if args.minutes is not None:
+            logger.info("saved after %.0f of %.0f s", results["training_seconds"], 60 * args.minutes)
     judged = judge(trainer, texts, tokens, label_space, ["test", "predict"] if training else None)
     # Validation texts tell first.
     results |= {name: value for name, value in judged.items() if name != "collapsed" or results[name] is None}
     if model.config.blend is not None and "test" in texts and not data_args.streaming:
-        results["probabilities"] = judge_blend(model, texts["test"], label_space, tokenizer)
+        thresholds = results.get("blend", {}).get("branch_thresholds")
+        results["probabilities"] = judge_blend(model, texts["test"], label_space, tokenizer, thresholds)
     results["seconds"] = round(time.time() - started, 1)
     results["peak_memory_gb"] = peak_memory_gb()
     if trainer.is_world_process_zero():

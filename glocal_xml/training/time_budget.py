@@ -9,10 +9,11 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
-from glocal_xml.data import XMTCCollator, tokenize
+from glocal_xml.data import XMTCCollator
 from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .arguments import DataArguments, XMTCTrainingArguments
+from .token_columns import start_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ _MOST_EPOCHS = 8
 _MEASURED_STEPS = 3
 # Held-out texts are predicted twice, to fit the blend and to judge it: about this part of a training step.
 _PREDICTION = 0.8
+# What is kept back to fit the blend and to save the model.
+_SAVING = 2.0
 
 
 def plan_time(
@@ -35,16 +38,18 @@ def plan_time(
     expert_seconds: float,
 ) -> "TimeBudget":
     """
-    What is left of `args.minutes` for heads and encoder, when experts are to be fitted again in the end. Sets the
-    length of texts, where none is given, to the longest with which all training texts are read once in that time, from
-    the measured speed of the first steps.
+    What is left of `args.minutes` for heads and encoder, where a second fit of the experts takes `expert_seconds`.
+    Sets the length of texts, where none is given, to the longest with which all training texts are read once in that
+    time, from the measured speed of the first steps.
     """
     speed = _tokens_per_second(args, model, texts["train"], tokenizer)
     held_out = len(texts["validation"]) if "validation" in texts else 0
-    left = 60 * args.minutes - (time.time() - started) - (expert_seconds if args.refit_experts else 0)
+    seconds = 60 * args.minutes - (time.time() - started)
+    refit = expert_seconds if args.refit_experts and held_out else 0.0
+    left = seconds_for_heads(seconds, refit, 0.0)
     sample = texts["train"].select(range(min(2000, len(texts["train"]))))
     limit = min(_LENGTHS[0], tokenizer.model_max_length)
-    lengths = np.array(tokenize(sample, tokenizer, limit)["length"])
+    lengths = np.array(start_tokens(sample, tokenizer, limit)["length"])
     if data_args.max_length is None:
         for length in (size for size in _LENGTHS if size <= limit):
             tokenizer.model_max_length = length
@@ -52,7 +57,7 @@ def plan_time(
             if tokens / speed <= left:
                 break
     per_text = np.minimum(lengths, tokenizer.model_max_length).mean() / speed
-    left = max(left - held_out * per_text * _PREDICTION, 0.1 * 60 * args.minutes)
+    left = seconds_for_heads(seconds, refit, held_out * per_text * _PREDICTION)
     args.num_train_epochs = min(_MOST_EPOCHS, np.ceil(left / (per_text * len(texts["train"]))))
     logger.info(
         "%.1f minutes for heads and encoder: about %d texts of up to %d tokens (%d tokens a second)",
@@ -64,12 +69,26 @@ def plan_time(
     return TimeBudget(left, args.warmup_steps if args.warmup_steps < 1 else 0.1)
 
 
+def seconds_for_heads(seconds: float, refit: float, prediction: float) -> float:
+    """
+    How long heads and encoder may train, of what is left of a budget.
+
+    Args:
+        seconds: What is left.
+        refit: What the second fit of the experts takes. Where that is more than half of it, heads come first, and
+            the held-out texts stay out of the experts.
+        prediction: What the prediction of held-out texts takes.
+    """
+    left = seconds - _SAVING - prediction
+    return max(1.0, left if refit > left / 2 else left - refit)
+
+
 def has_time(args: XMTCTrainingArguments, started: float, seconds: float) -> bool:
     """Whether so many seconds are left; always where there is no budget."""
     if args.minutes is None:
         return True
-    # A little over is better than experts that lack texts.
-    fits = time.time() - started + seconds <= 66 * args.minutes
+    # A little over is better than experts that lack texts for which time was kept back.
+    fits = time.time() - started + seconds <= 1.02 * 60 * args.minutes
     if not fits:
         logger.info("No time is left to fit the experts again with the held-out texts.")
     return fits
@@ -80,7 +99,7 @@ def _tokens_per_second(
 ) -> float:
     """How many tokens a second are trained on, from a few steps that change nothing."""
     size, length = args.per_device_train_batch_size, min(64, tokenizer.model_max_length)
-    rows = tokenize(texts.select(range(min(len(texts), size * _MEASURED_STEPS))), tokenizer, length)
+    rows = start_tokens(texts.select(range(min(len(texts), size * _MEASURED_STEPS))), tokenizer, length)
     collate = XMTCCollator(tokenizer)
     training, counted, seconds = model.training, 0, 0.0
     model.train()
@@ -103,17 +122,20 @@ class TimeBudget(TrainerCallback):
     Ends training after some seconds, or when all epochs are done.
 
     Args:
-        seconds: How long training may take.
+        seconds: In how many seconds from now on training must be over, whenever it starts.
         warmup: Share of that time in which the learning rate rises.
     """
 
     def __init__(self, seconds: float, warmup: float):
         self.seconds, self.warmup = max(1.0, seconds), warmup
+        self.end = time.monotonic() + self.seconds
         self.started: float | None = None
         self.max_steps = 1
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.started, self.max_steps = time.monotonic(), max(1, state.max_steps)
+        # Texts are tokenised meanwhile.
+        self.seconds = max(1.0, self.end - self.started)
 
     def on_step_end(self, args, state, control, **kwargs):
         if self.progress(state.global_step) >= 1:

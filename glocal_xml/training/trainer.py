@@ -68,6 +68,9 @@ class XMTCTrainer(Trainer):
         # These two print all metrics of all branches and bands as one dictionary.
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
+        if time_budget is not None:
+            # Before the bar, which is as long as the time.
+            self.add_callback(time_budget)
         self.add_callback(RunReporter(args.metrics_at, final_name(self.model), time_budget))
         self.add_callback(EpochStarter())
         self.training_facts = TrainingFacts()
@@ -81,8 +84,6 @@ class XMTCTrainer(Trainer):
         self._depth: int | None = None
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
-        if time_budget is not None:
-            self.add_callback(time_budget)
 
     def _take_model(self, model: XMTCPreTrainedModel, args: XMTCTrainingArguments) -> None:
         """Refuses a model that cannot be trained here, and watches over any other."""

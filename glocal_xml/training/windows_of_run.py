@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from glocal_xml.data import XMTCCollator, tokenize
+from glocal_xml.data import XMTCCollator
 from glocal_xml.modeling import XMTCOutput, XMTCPreTrainedModel
 from glocal_xml.modeling.text_windows import (
     WINDOW_SCORES,
@@ -19,6 +19,7 @@ from glocal_xml.modeling.text_windows import (
 
 from .arguments import DataArguments
 from .report import rankings
+from .token_columns import TEXT_IDS, start_tokens
 
 WINDOW_COUNTS = "window_counts"
 
@@ -50,7 +51,9 @@ def tokens_of_run(
     """
     length = tokenizer.model_max_length
     if data_args.windows is None:
-        return tokenize(texts, tokenizer, length)
+        tokens = start_tokens(texts, tokenizer, length)
+        # Training has no use for experts.
+        return tokens.remove_columns(TEXT_IDS) if training and TEXT_IDS in tokens.column_names else tokens
     options = {
         "tokenizer": tokenizer,
         "max_length": length,
@@ -58,7 +61,8 @@ def tokens_of_run(
         "most": data_args.max_windows,
         "training": training,
     }
-    return texts.map(_windows_of_batch, batched=True, remove_columns=texts.column_names, fn_kwargs=options)
+    removed = texts.column_names if training else ["text"]
+    return texts.map(_windows_of_batch, batched=True, remove_columns=removed, fn_kwargs=options)
 
 
 def _windows_of_batch(
@@ -71,7 +75,7 @@ def _windows_of_batch(
 ) -> dict[str, list[Any]]:
     texts = [text_windows(tokenizer, readable_text(text), max_length, overlap)[:most] for text in batch["text"]]
     if not training:
-        return {"windows": texts, **{name: values for name, values in batch.items() if name == "labels"}}
+        return {"windows": texts}
     rows = [window for windows in texts for window in windows]
     labels = [ids for windows, ids in zip(texts, batch["labels"], strict=True) for _ in windows]
     fields = {name: [row[name] for row in rows] for name in rows[0]}

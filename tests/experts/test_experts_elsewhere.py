@@ -7,6 +7,8 @@ import pytest
 import torch
 from expert_models import MODELS, NUM_LABELS, make_inputs, make_model
 
+from glocal_xml.explain.lexical_words import lexical_contributions
+
 sys.path.append(str(Path(__file__).parents[1] / "modeling"))
 from other_device import OtherTensor, other_device, to_other_device
 
@@ -34,10 +36,10 @@ def test_contributions_and_similar_texts_elsewhere():
     model, expected = to_other_device(make_model("text_experts")), make_model("text_experts")
     ids, labels = torch.tensor([7, 9, 7, 60]), torch.tensor([2, 5])
     with other_device():
-        shares, start = model.lexical.contributions(OtherTensor(labels), OtherTensor(ids))
+        shares, start = lexical_contributions(model.lexical, OtherTensor(labels), OtherTensor(ids))
         similarities, rows = model.memory.similar(OtherTensor(ids[None]), 4)
         found = model.memory.labels_of(int(rows.inner[0, 0]))
-    own_shares, own_start = expected.lexical.contributions(labels, ids)
+    own_shares, own_start = lexical_contributions(expected.lexical, labels, ids)
     torch.testing.assert_close(shares.inner, own_shares)
     torch.testing.assert_close(start.inner, own_start)
     torch.testing.assert_close(similarities.inner, expected.memory.similar(ids[None], 4)[0])

@@ -10,6 +10,7 @@ from plain_experts import plain_lexical_logits
 
 from glocal_xml.experts import fit_lexical, lexical
 from glocal_xml.experts.token_rows import padded_ids
+from glocal_xml.explain.lexical_words import lexical_contributions
 from glocal_xml.modeling.experts import LexicalExpert
 
 OPTIONS = {"workers": 1, "show_progress": False}
@@ -50,7 +51,7 @@ def test_logits_are_those_of_a_plain_twin(levels, texts):
 @given(text=token_lists, labels=st.lists(st.integers(0, 6), min_size=1, max_size=4))
 def test_contributions_sum_to_the_logits(levels, text, labels):
     expert, ids, labels = random_expert(levels).double(), torch.tensor(text), torch.tensor(labels)
-    shares, start = expert.contributions(labels, ids)
+    shares, start = lexical_contributions(expert, labels, ids)
     assert shares.shape == (len(labels), len(text))
     logits = expert.logits(ids[None])[0, labels]
     torch.testing.assert_close((shares.sum(dim=1) + start).float(), logits.float(), rtol=1e-5, atol=1e-5)
@@ -63,7 +64,7 @@ def test_contributions_sum_to_the_logits(levels, text, labels):
 @pytest.mark.parametrize("levels", LEVELS, ids=len)
 def test_equal_tokens_have_equal_shares(levels):
     expert = random_expert(levels, pairs=0)
-    shares, _ = expert.contributions(torch.arange(7), torch.tensor([4, 2, 4, -100, 4]))
+    shares, _ = lexical_contributions(expert, torch.arange(7), torch.tensor([4, 2, 4, -100, 4]))
     torch.testing.assert_close(shares[:, 0], shares[:, 2])
     torch.testing.assert_close(shares[:, 0], shares[:, 4])
     assert (shares[:, 0] != shares[:, 1]).any()

@@ -60,8 +60,8 @@ def test_int8_needs_an_encoder():
 def test_labels_of_models_with_experts_are_not_split():
     for fields in ({}, {"experts": ()}):
         with pytest.raises(ValueError, match="--experts none --blend false"):
-            label_shards.check(make_model("glocal_xml", **fields), 2)
-    label_shards.check(make_model("glocal_xml", experts=(), blend=False), 2)
+            label_shards.prepare(make_model("glocal_xml", **fields), 2)
+    label_shards.prepare(make_model("glocal_xml", experts=(), blend=False), 2)
 
 
 def test_estimates(tmp_path, capsys):

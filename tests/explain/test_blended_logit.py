@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast, pipeline
 from glocal_xml import explain
 from glocal_xml.experts import remove_from_memory
 from glocal_xml.explain import Explanation, LabelExplanation, SimilarText, Word
+from glocal_xml.explain.lexical_words import lexical_contributions
 from glocal_xml.modeling import GlocalXMLForMultiLabel
 
 TEXT = "apple fox, moon: apple queen"
@@ -88,7 +89,7 @@ def test_words_are_those_of_head_and_lexical_expert(tokenizer):
     assert together == pytest.approx([sum(values) for values in zip(*found.values(), strict=True)], abs=1e-6)
     model.config.blend["weights"] = weights
     ids = tokenizer(TEXT, add_special_tokens=False, return_tensors="pt")["input_ids"][0]
-    lexical, _ = model.lexical.contributions(torch.tensor([NAMES.index("fox")]), ids)
+    lexical, _ = lexical_contributions(model.lexical, torch.tensor([NAMES.index("fox")]), ids)
     assert found["local"] == pytest.approx((weights["lexical"] * lexical[0]).tolist(), abs=1e-6)
     # The word that names the label speaks for it most.
     words = dict(explain(model, tokenizer, TEXT, labels=["fox"]).labels[0].words)

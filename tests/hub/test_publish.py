@@ -35,7 +35,7 @@ def test_a_repository_holds_the_model_and_nothing_private(hub, run_folder):
     assert published.commit == hub.repos["models/me/tiny"].branches["main"]
     held = names(hub, "me/tiny")
     assert {"README.md", "config.json", "model.safetensors", "labels.txt", "label_counts.json"} <= held
-    assert {"results.json", "tokenizer.json", "tokenizer_config.json", "modeling_base.py"} <= held
+    assert {"results.json", "tokenizer.json", "tokenizer_config.json", "modeling_base.py", "experts.py"} <= held
     assert not {name for name in held if name.endswith((".bin", ".pt", ".jsonl")) or "/" in name or "my_" in name}
     files = {name: file.content for name, file in hub.repos["models/me/tiny"].files().items()}
     text = b"".join(content for name, content in files.items() if not name.endswith(".safetensors"))

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_adaptive_clusters import plain_clusters, plain_clusters_loss, plain_probabilities
 
-from glocal_xml.modeling.adaptive_clusters import AdaptiveLabelClusters, tail_loss
-from glocal_xml.modeling.cluster_sizes import cluster_sizes, tail_widths
+from glocal_xml.modeling.adaptive_clusters import AdaptiveLabelClusters, cluster_sizes, tail_loss, tail_widths
 from glocal_xml.modeling.fused_loss import Precisions
 from glocal_xml.modeling.label_scores import product_logits
 

@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from glocal_xml.experts.choose import default_lexical_settings
 from glocal_xml.modeling import TextExpertsForMultiLabel
 from glocal_xml.training import main
 from glocal_xml.training.experts_of_run import held_out_texts, read_label_texts
-from glocal_xml.training.time_budget import TimeBudget
+from glocal_xml.training.time_budget import TimeBudget, has_time, seconds_for_heads
 
 TASK = "extreme-multi-label-classification"
 
@@ -51,6 +52,10 @@ def test_a_run_reports_heads_experts_and_the_blend(run):
     assert results["test"]["lexical"]["precision@1"] > 0.9
     assert results["test"]["blend"]["precision@1"] > 0.9
     assert results["probabilities"]["texts"] == 40
+    # Each branch at a threshold of its own, fitted on the same held-out texts.
+    alone = results["probabilities"]["branch_f"]
+    assert list(alone) == list(results["blend"]["branch_thresholds"]) == rows[1:5]
+    assert alone["lexical"] > 0.8 and all(0 <= value <= 1 for value in alone.values())
     model = AutoModel.from_pretrained(folder)
     assert model.config.blend["weights"] == results["blend"]["weights"]
     assert json.loads((folder / "results.json").read_text())["blend"]["texts"] == 60
@@ -170,6 +175,41 @@ def test_the_rate_follows_the_clock(monkeypatch):
         scheduler.step()
         rates[second] = optimizer.param_groups[0]["lr"]
     assert rates == pytest.approx({5: 0.5, 10: 1.0, 55: 0.5, 100: 0.0, 130: 0.0})
+
+
+def test_time_that_passes_before_training_is_part_of_the_budget(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("glocal_xml.training.time_budget.time.monotonic", lambda: now[0])
+    budget = TimeBudget(50.0, warmup=0.1)
+    state, control = SimpleNamespace(max_steps=10**6, global_step=1), SimpleNamespace(should_training_stop=False)
+    now[0] = 1020.0
+    budget.on_train_begin(None, state, control)
+    assert budget.seconds == 30
+    for second, is_over in ((1049.9, False), (1050.0, True)):
+        now[0] = second
+        budget.on_step_end(None, state, control)
+        assert control.should_training_stop == is_over
+    # Experts took all of it: hardly any training is left.
+    assert TimeBudget(-20.0, warmup=0.1).seconds == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "refit", "prediction", "heads"),
+    [(600, 30, 8, 560), (60, 0, 8, 50), (40, 30, 8, 30), (70, 30, 8, 30), (5, 30, 8, 1), (-20, 30, 8, 1)],
+)
+def test_heads_get_what_the_rest_of_a_run_leaves(seconds, refit, prediction, heads):
+    assert seconds_for_heads(seconds, refit, prediction) == heads
+    if heads > 1:
+        # All phases fit, where the experts are fitted again only if there is time.
+        spent = heads + prediction + 2
+        assert spent <= seconds and (spent + refit <= seconds or refit > (seconds - prediction - 2) / 2)
+
+
+def test_experts_are_fitted_again_only_within_the_budget(monkeypatch):
+    monkeypatch.setattr("glocal_xml.training.time_budget.time.time", lambda: 1040.0)
+    args = SimpleNamespace(minutes=1)
+    assert has_time(args, started=1000.0, seconds=21) and not has_time(args, started=1000.0, seconds=22)
+    assert has_time(SimpleNamespace(minutes=None), started=0.0, seconds=10**6)
 
 
 @pytest.mark.parametrize(("texts", "held_out"), [(10, None), (499, None), (500, 50), (5000, 500), (10**6, 1000)])
