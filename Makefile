@@ -13,7 +13,7 @@ NUMERIC_TESTS := tests/modeling/test_attention_heads.py tests/modeling/test_line
 	tests/modeling/test_label_scores.py tests/modeling/test_old_checkpoints.py tests/modeling/test_pipeline_xmtc.py \
 	tests/demo/test_page.py tests/explain/test_contributions.py
 
-.PHONY: bench demo help quality style test test-plain-kernels test-slow
+.PHONY: bench compatibility demo help quality style test test-plain-kernels test-slow
 
 # The stamp is newer than what it was made from, so an environment is built once and again when dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
@@ -41,6 +41,9 @@ quality: $(VENV)/.installed  ## Check lint and format
 style: $(VENV)/.installed  ## Fix lint and format
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+
+compatibility: $(VENV)/.installed  ## Write docs/compatibility.md from the tests
+	$(BIN)/python tests/compatibility/compatibility_page.py
 
 bench: $(VENV)/.installed  ## Measure heads, training step, prediction, label clusters and label trees, in minutes
 	$(BIN)/python benchmarks/label_attention.py --labels 4000

@@ -11,13 +11,13 @@ result, ignored. After every epoch it evaluates, keeps the best model and a stat
 (`--resume_from_checkpoint last`).
 """
 
-import json
 import logging
 import math
 import os
 import shutil
 import sys
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
@@ -29,6 +29,8 @@ from transformers import AutoModel, get_scheduler
 from transformers.trainer_pt_utils import get_parameter_names
 
 from glocal_xml.data import XMTCCollator, tokenize
+from glocal_xml.interruption import terminated_like_ctrl_c
+from glocal_xml.json_text import json_text, read_json_object
 from glocal_xml.training import branch_metrics, card_of_run, clip_gradients, parameter_groups, parse_arguments
 from glocal_xml.training.callbacks import evaluation_line
 from glocal_xml.training.collapse import CollapseWatch
@@ -57,6 +59,7 @@ from glocal_xml.training.run_folder import (
     write_predictions,
     write_results,
 )
+from glocal_xml.training.sharding_on_cpu import check_together
 from glocal_xml.training.split_labels import (
     check_label_shards,
     load_split_model,
@@ -66,6 +69,7 @@ from glocal_xml.training.split_labels import (
 )
 from glocal_xml.training.token_columns import start_tokens, with_whole_texts
 from glocal_xml.training.tree_of_run import tree_of_run
+from glocal_xml.training.whole_checkpoints import check_loss, why_not_whole, write_manifest
 
 logger = logging.getLogger("glocal_xml")
 
@@ -112,14 +116,21 @@ def check_flags(model_args, data_args, args):
     check_arguments(model_args, data_args, training=data_args.train_file or data_args.dataset_name)
 
 
-def save_state(accelerator, folder, progress, split_parts):
+def save_state(accelerator, folder, progress, schedule, split_parts):
     """Writes a state to resume from; at every moment a whole one is there, as `state` or `state.old`."""
+    if accelerator.is_main_process:
+        shutil.rmtree(f"{folder}.new", ignore_errors=True)
+    accelerator.wait_for_everyone()
     if split_parts:
         save_split_state(f"{folder}.new", *split_parts)
     else:
         accelerator.save_state(f"{folder}.new")
+    accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        Path(f"{folder}.new", "progress.json").write_text(json.dumps(progress), encoding="utf-8")
+        # The schedule as JSON: Accelerate would pickle it, and a pickle may run anything when it is read.
+        progress = progress | {"schedule": schedule.state_dict()}
+        Path(f"{folder}.new", "progress.json").write_text(json_text(progress), encoding="utf-8")
+        write_manifest(f"{folder}.new")
         if os.path.exists(folder):
             shutil.rmtree(f"{folder}.old", ignore_errors=True)
             os.rename(folder, f"{folder}.old")
@@ -130,10 +141,11 @@ def save_state(accelerator, folder, progress, split_parts):
 
 def last_state(folder):
     """The newest whole state."""
-    for candidate in (folder, f"{folder}.old"):
-        if os.path.exists(os.path.join(candidate, "progress.json")):
+    for candidate in filter(os.path.exists, (folder, f"{folder}.old")):
+        if (reason := why_not_whole(candidate, needed=("progress.json",))) is None:
             return candidate
-    raise ValueError(f"there is no state to resume from in {folder}")
+        logger.warning("%s is skipped: %s.", candidate, reason)
+    raise ValueError(f"there is no whole state to resume from in {folder}")
 
 
 def main(argv):
@@ -151,6 +163,7 @@ def main(argv):
         # The upper layers have no gradient where only the local branch is trained.
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True, broadcast_buffers=False)],
     )
+    check_together(accelerator.num_processes)
     set_seed(args.seed)
     if not accelerator.is_main_process:
         logger.setLevel(logging.WARNING)
@@ -218,10 +231,9 @@ def main(argv):
     epochs = math.ceil(args.num_train_epochs)
     total = steps_per_epoch * epochs
     warmup = args.warmup_steps if args.warmup_steps >= 1 else math.ceil(args.warmup_steps * total)
-    schedule = get_scheduler(args.lr_scheduler_type, optimizer, int(warmup), total)
     # Not prepared: it would step once per process, and here it steps once per optimiser step.
-    accelerator.register_for_checkpointing(schedule)
-    split_parts = (accelerator.unwrap_model(model), optimizer.optimizer, schedule) if split else None
+    schedule = get_scheduler(args.lr_scheduler_type, optimizer, int(warmup), total)
+    split_parts = (accelerator.unwrap_model(model), optimizer.optimizer) if split else None
 
     # 4. Resume, or start anew.
     progress = {"epoch": 0, "best": None}
@@ -230,8 +242,13 @@ def main(argv):
         if split:
             load_split_state(state, *split_parts)
         else:
-            accelerator.load_state(state)
-        progress = json.loads(Path(state, "progress.json").read_text(encoding="utf-8"))
+            try:
+                accelerator.load_state(state)
+            except (RuntimeError, UnpicklingError) as error:
+                # Anything but tensors and numbers is refused, not run.
+                raise ValueError(f"{state} cannot be resumed from: {error}") from error
+        progress = read_json_object(Path(state, "progress.json"))
+        schedule.load_state_dict(progress.pop("schedule"))
     elif accelerator.is_main_process:
         clear_run_folder(args.output_dir)
 
@@ -248,6 +265,7 @@ def main(argv):
         for batch in train_loader:
             with accelerator.accumulate(model):
                 loss = model(**batch).loss
+                check_loss(loss, bar.n + 1, args.output_dir)
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
                     accelerator.unscale_gradients()
@@ -270,13 +288,16 @@ def main(argv):
         if score is None or progress["best"] is None or score > progress["best"]:
             progress["best"] = score
             accelerator.unwrap_model(model).save_pretrained(
-                args.output_dir, is_main_process=accelerator.is_main_process
+                args.output_dir,
+                is_main_process=accelerator.is_main_process,
+                # Where FSDP has split the weights, all processes bring theirs together; split labels do it themselves.
+                state_dict=None if split else accelerator.get_state_dict(model),
             )
             if accelerator.is_main_process:
                 tokenizer.save_pretrained(args.output_dir)
                 label_space.save(args.output_dir)
         progress["epoch"] = epoch + 1
-        save_state(accelerator, state_folder, progress, split_parts)
+        save_state(accelerator, state_folder, progress, schedule, split_parts)
 
     # 6. The best model with the experts and the blend of all, on the test texts.
     data_args.max_length = tokenizer.model_max_length
@@ -332,6 +353,10 @@ def main(argv):
 if __name__ == "__main__":
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO, stream=sys.stdout)
     try:
-        main(sys.argv[1:])
+        with terminated_like_ctrl_c():
+            main(sys.argv[1:])
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("Interrupted. The same command with `--resume_from_checkpoint last` continues after the last epoch.")
+        sys.exit(130)

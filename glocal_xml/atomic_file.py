@@ -1,11 +1,18 @@
 """Writing a file so that readers see either the old content or the new one, never a part of it."""
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+try:
+    import fcntl
+except ImportError:
+    # Windows, where leftovers stay.
+    fcntl = None
 
 
 @contextmanager
@@ -19,10 +26,13 @@ def open_atomically(path: str | os.PathLike) -> Iterator[IO[bytes]]:
         with open(path, "wb") as file:
             yield file
         return
+    remove_leftovers(path.parent, path.name)
     # A plain open, unlike the tempfile module, leaves the permissions to the user's umask.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "xb") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -36,3 +46,23 @@ def write_atomically(path: str | os.PathLike, content: str | bytes | memoryview)
     """Writes bytes, or text as UTF-8 with its line ends unchanged, replacing the file in one step."""
     with open_atomically(path) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def remove_leftovers(folder: str | os.PathLike, name: str | None = None) -> None:
+    """
+    Deletes what processes that were killed left of files they wrote; a file that is being written is locked.
+
+    Args:
+        folder: Where to look.
+        name: The file that was written; any by default.
+    """
+    pattern = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.[0-9a-f]{{32}}")
+    found = [path for path in Path(folder).glob(".*") if pattern.fullmatch(path.name)] if fcntl is not None else []
+    for path in found:
+        try:
+            with open(path, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+        except OSError:
+            # Locked, a folder, or deleted meanwhile.
+            continue

@@ -4,8 +4,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-# Batches among which texts are sorted by length, so that little is padded.
-_SORTED_BATCHES = 16
+from .several_processes import Processes
+
+# Batches among which texts are sorted by length, so that little is padded; fewer where these are books.
+_SORTED_BATCHES, _SORTED_CHARACTERS = 16, 2**24
+_ALONE = Processes()
 
 
 def tagged_rows(
@@ -13,29 +16,56 @@ def tagged_rows(
     rows: Iterable[dict[str, Any]],
     text_column: str,
     batch_size: int,
+    processes: Processes = _ALONE,
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
     """
     Yields the rows in their order, each with its `predictions`: none for a text with nothing in it.
+
+    Several processes read the same rows and take turns; the first yields the rows of all. Batches are those of one
+    process, and so are scores, to the last digit.
 
     Args:
         pipe: The pipeline, or what may be called like it.
         rows: Rows with texts; read as they are needed.
         text_column: Where a row has its text.
         batch_size: How many texts go through the model together.
+        processes: Those that share the rows; by default this one alone.
         options: Those of the pipeline.
     """
-    rows, size = iter(rows), batch_size
-    while window := list(islice(rows, size)):
-        by_length = sorted(
-            (i for i, row in enumerate(window) if row[text_column].strip()), key=lambda i: len(window[i][text_column])
-        )
-        texts = [window[i][text_column] for i in by_length]
-        found = dict(zip(by_length, pipe(texts, batch_size=batch_size, **options) if texts else [], strict=True))
-        for i, row in enumerate(window):
-            yield {**row, "predictions": [_rounded(item) for item in found.get(i, [])]}
+    windows = _windows(iter(rows), batch_size, text_column)
+    while turn := list(islice(windows, processes.number)):
+        own = turn[processes.rank] if processes.rank < len(turn) else []
+        for tagged in processes.gathered(_tagged(pipe, own, text_column, batch_size=batch_size, **options)):
+            yield from tagged
+
+
+def _windows(rows: Iterator[dict[str, Any]], batch_size: int, text_column: str) -> Iterator[list[dict[str, Any]]]:
+    """Runs of rows among which texts are sorted by length."""
+    size = batch_size
+    while window := _next_rows(rows, size, text_column):
+        yield window
         # The first rows come soon, later ones fast.
         size = min(2 * size, _SORTED_BATCHES * batch_size)
+
+
+def _next_rows(rows: Iterator[dict[str, Any]], number: int, text_column: str) -> list[dict[str, Any]]:
+    window, characters = [], 0
+    for row in islice(rows, number):
+        window.append(row)
+        characters += len(row[text_column])
+        if characters > _SORTED_CHARACTERS:
+            break
+    return window
+
+
+def _tagged(
+    pipe: Callable[..., list[list[dict[str, Any]]]], window: list[dict[str, Any]], text_column: str, **options: Any
+) -> list[dict[str, Any]]:
+    by_length = sorted(range(len(window)), key=lambda i: len(window[i][text_column]))
+    texts = [window[i][text_column] for i in by_length]
+    found = dict(zip(by_length, pipe(texts, **options) if texts else [], strict=True))
+    return [{**row, "predictions": [_rounded(item) for item in found[i]]} for i, row in enumerate(window)]
 
 
 def spread(row: dict[str, Any], top_k: int, branches: list[str]) -> dict[str, Any]:

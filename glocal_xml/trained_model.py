@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoTokenizer, Pipeline, PreTrainedTokenizerBase, pipeline
 
-from glocal_xml.modeling import FAMILIES, XMTCConfig
+from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
 
 _TASK = "extreme-multi-label-classification"
 
@@ -19,9 +18,9 @@ def plain_model_errors(model: str) -> Iterator[None]:
     """Turns what the loading of a model may raise into a `ValueError` that names the model."""
     try:
         yield
-    # Half a file, something that is no weights at all, tables of another size than the configuration says.
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
+    # Half a file, something that is no weights at all, fields of another type: other people's parsers raise anything.
+    except Exception as error:
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         where = f"{model} cannot be loaded" if Path(model).is_dir() else f"There is no folder {model}, nor a Hub model"
         raise ValueError(f"{where}: {reason}.") from error
 
@@ -64,6 +63,14 @@ def trained_tokenizer(model: str, **hub_options: Any) -> PreTrainedTokenizerBase
     return tokenizer
 
 
+def load_trained_model(model: str, tokenizer: PreTrainedTokenizerBase, **options: Any) -> XMTCPreTrainedModel:
+    """A trained model that fits its tokenizer; options are those of `from_pretrained`."""
+    with plain_model_errors(model):
+        loaded = AutoModel.from_pretrained(model, trust_remote_code=False, **options)
+        check_vocabulary(loaded, tokenizer)
+    return loaded
+
+
 def open_pipeline(
     model: str, *, device: str | None = None, revision: str | None = None, token: str | None = None
 ) -> Pipeline:
@@ -80,9 +87,19 @@ def open_pipeline(
     check_device(device)
     trained_config(model, **options)
     tokenizer = trained_tokenizer(model, **options)
-    with plain_model_errors(model):
-        loaded = AutoModel.from_pretrained(model, trust_remote_code=False, **options)
+    loaded = load_trained_model(model, tokenizer, **options)
     return pipeline(_TASK, model=loaded, tokenizer=tokenizer, device=device)
+
+
+def check_vocabulary(model: XMTCPreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuses a tokenizer with ids that the encoder has no embedding for."""
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    size = None if model.encoder is None else model.encoder.get_input_embeddings().weight.shape[0]
+    if size is not None and largest >= size:
+        raise ValueError(
+            f"The tokenizer has ids up to {largest}, the encoder has embeddings for {size}: tokenizer.json belongs to "
+            "another model; or call `model.resize_token_embeddings(len(tokenizer))` before training."
+        )
 
 
 def check_device(device: str | None) -> None:

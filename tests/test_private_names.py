@@ -32,6 +32,7 @@ OVERRIDDEN = {
     (Trainer, "_get_train_sampler"): ["self", "train_dataset"],
     (Trainer, "_get_eval_sampler"): ["self", "eval_dataset"],
     (Trainer, "_save"): ["self", "output_dir", "state_dict"],
+    (Trainer, "_save_checkpoint"): ["self", "model", "trial"],
 }
 PARSER = argparse.ArgumentParser()
 # What is read, called or set, and where it is.
@@ -42,6 +43,7 @@ USED = {
     "_attn_implementation": BertConfig(),
     "_auto_class": PreTrainedModel,
     "_compiled_call_impl": nn.Module(),
+    "_get_output_dir": Trainer,
     "_modules": nn.Module(),
     "_prepare_inputs": Trainer,
     "_tp_plan": PreTrainedModel,

@@ -28,8 +28,8 @@ from glocal_xml.training.run_folder import (
     clear_run_folder,
     holds_card,
     holds_run,
-    last_good_checkpoint,
 )
+from glocal_xml.training.whole_checkpoints import last_good_checkpoint
 
 from .divergences import branch_divergences
 from .studies import Point

@@ -45,12 +45,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     options, further = parser.parse_known_args(argv)
     # What follows takes seconds, which the help need not.
-    from transformers import AutoModel
 
     from glocal_xml.calibration import report_lines, write_figure
     from glocal_xml.calibration.figure import check_figure
     from glocal_xml.calibration.threshold import check_average
-    from glocal_xml.trained_model import plain_model_errors
+    from glocal_xml.trained_model import load_trained_model
     from glocal_xml.training import parse_arguments
     from glocal_xml.training.arguments import ModelArguments
     from glocal_xml.training.keep_blend import keep_blend, refit_blend
@@ -76,8 +75,7 @@ def main(argv: list[str]) -> None:
     quieten(args)
     texts, label_space = load_texts(data_args, trained_label_space(str(folder)), args.seed)
     tokenizer = load_tokenizer(ModelArguments(model=str(folder)), data_args.max_length, {})
-    with plain_model_errors(str(folder)):
-        model = AutoModel.from_pretrained(folder, trust_remote_code=False).to(args.device)
+    model = load_trained_model(str(folder), tokenizer).to(args.device)
     check_length(model, tokenizer.model_max_length)
     refitted = refit_blend(
         model,

@@ -1,8 +1,15 @@
 """`glocal-xml demo`: the page of a model."""
 
+import argparse
+import os
 import socket
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from .command_parser import command_parser
+
+if TYPE_CHECKING:
+    from gradio import Blocks
 
 
 def main(argv: list[str]) -> None:
@@ -34,7 +41,13 @@ def main(argv: list[str]) -> None:
     # What follows takes seconds, which the help need not.
     from glocal_xml.demo import build_page
 
-    page = build_page(args.model)
+    with TemporaryDirectory(prefix="glocal-xml-") as folder:
+        # Files that people send, and the same with labels, are gone when the page is.
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        _serve(build_page(args.model), args)
+
+
+def _serve(page: "Blocks", args: argparse.Namespace) -> None:
     options = {"server_name": args.host, "server_port": args.port, "share": args.share, "inbrowser": args.open}
     try:
         _, url, _ = page.launch(**options, quiet=True, prevent_thread_lock=True)
@@ -42,4 +55,7 @@ def main(argv: list[str]) -> None:
         where = args.host if args.port is None else f"{args.host}:{args.port}"
         raise ValueError(f"The page cannot be served at {where}; give another `--port` or `--host`.") from error
     print(f"The page is at {url} (Ctrl-C ends it).", flush=True)
-    page.block_thread()
+    try:
+        page.block_thread()
+    finally:
+        page.close(verbose=False)

@@ -1,7 +1,6 @@
 """`glocal-xml labels`: other labels for a trained model."""
 
 import logging
-from pathlib import Path
 
 from .command_parser import command_parser
 
@@ -55,9 +54,10 @@ def main(argv: list[str]) -> None:
 
 def read_renames(path: str | None) -> dict[str, str]:
     """New names by old ones."""
+    from glocal_xml.data.text_files import read_strict_lines
+
     renames: dict[str, str] = {}
-    lines = [] if path is None else Path(path).read_text(encoding="utf-8-sig").splitlines()
-    for number, line in enumerate(lines, start=1):
+    for number, line in () if path is None else read_strict_lines(path):
         if not line.strip():
             continue
         old, *new = (name.strip() for name in line.split("\t"))

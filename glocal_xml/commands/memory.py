@@ -2,7 +2,6 @@
 
 import json
 import logging
-from pathlib import Path
 from typing import Any
 
 from .command_parser import command_parser
@@ -86,8 +85,10 @@ def read_labelled_texts(path: str, text_column: str, labels_column: str) -> tupl
 
 def read_numbers(path: str) -> list[int]:
     """Numbers, one a line."""
+    from glocal_xml.data.text_files import read_strict_lines
+
     numbers = []
-    for line, text in enumerate(Path(path).read_text(encoding="utf-8-sig").splitlines(), start=1):
+    for line, text in read_strict_lines(path):
         if text.strip():
             try:
                 numbers.append(int(text))

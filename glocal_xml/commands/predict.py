@@ -2,21 +2,33 @@
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .command_parser import command_parser
 
+if TYPE_CHECKING:
+    from glocal_xml.several_processes import Processes
+
 
 def main(argv: list[str]) -> None:
-    """Reads texts, and writes each row with the labels that the model gives it."""
+    """Reads texts, and writes each row with the labels that the model gives it; in as many processes as there are."""
     args = _parser().parse_intermixed_args(argv)
     # What follows takes seconds, which the help need not.
+    from glocal_xml.several_processes import launched_processes
+
+    with launched_processes() as processes:
+        _predict(args, processes)
+
+
+def _predict(args: argparse.Namespace, processes: "Processes") -> None:
     from tqdm.auto import tqdm
     from transformers.utils import logging as transformers_logging
 
     from glocal_xml.data.text_rows import read_text_rows, row_format, write_rows
+    from glocal_xml.several_processes import own_device
     from glocal_xml.tagged_rows import spread, tagged_rows
     from glocal_xml.trained_model import open_pipeline
 
@@ -30,6 +42,8 @@ def main(argv: list[str]) -> None:
         if args.file is not None:
             raise ValueError(f"either `--text` or a file of texts, not both: leave out {args.file} or the option")
         rows: Iterable[dict[str, Any]] = [{args.text_column: args.text}]
+    elif processes.number > 1 and args.file in (None, "-"):
+        raise ValueError(f"{processes.number} processes cannot share standard input: give a file of texts")
     else:
         rows = read_text_rows(args.file or "-", file_format=args.input_format, text_column=args.text_column)
     on_terminal = sys.stderr.isatty()
@@ -42,26 +56,28 @@ def main(argv: list[str]) -> None:
         "branch_scores": args.branch_scores,
         "windows": args.windows,
     }
-    pipe = open_pipeline(args.model, device=args.device, revision=args.revision, token=args.token)
+    pipe = open_pipeline(args.model, device=args.device or own_device(), revision=args.revision, token=args.token)
     if args.text is None and args.file in (None, "-") and sys.stdin.isatty():
         print("Reading texts from the terminal, one a line, up to Ctrl-D.", file=sys.stderr)
     # A bar between rows on the same terminal would garble both.
-    has_bar = on_terminal and args.text is None and not (args.output == "-" and sys.stdout.isatty())
-    tagged = tagged_rows(pipe, rows, args.text_column, args.batch_size, **options)
+    has_bar = (
+        on_terminal and processes.is_first and args.text is None and not (args.output == "-" and sys.stdout.isatty())
+    )
+    tagged = tagged_rows(pipe, rows, args.text_column, args.batch_size, processes, **options)
     tagged = tqdm(tagged, desc="texts", unit="", disable=not has_bar)
     if file_format != "jsonl":
         limits = (args.top_k, pipe.model.config.num_labels, len(options["candidate_labels"] or []) or args.top_k)
         branches = pipe.model.branch_names if args.branch_scores else []
         tagged = (spread(row, min(limits), branches) for row in tagged)
-    write_rows(tagged, args.output, file_format=file_format)
+    # In the other processes there is nothing to write, but texts to tag.
+    write_rows(tagged, args.output if processes.is_first else os.devnull, file_format=file_format)
 
 
 def _label_names(path: str) -> list[str]:
     """Names of labels, one a line, each once."""
-    from glocal_xml.data.text_rows import read_text_rows
+    from glocal_xml.data.text_files import read_names
 
-    lines = (row["text"].strip() for row in read_text_rows(path, file_format="lines"))
-    return list(dict.fromkeys(name for name in lines if name))
+    return list(dict.fromkeys(read_names(path)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         "predict",
         "The best labels of texts, by a trained model. Rows are written in their order, with all that they hold and\n"
         "their `predictions`: as JSON lines, or as CSV or TSV with the columns label_1, score_1, label_2, ... A text\n"
-        "with nothing in it gets no labels. Cells that a spreadsheet would take for a formula get a ' in front.",
+        "with nothing in it gets no labels. Cells that a spreadsheet would take for a formula get a ' in front.\n"
+        "Several processes share the texts of a file, each on an accelerator where there are some; the output is the\n"
+        "same: `torchrun --nproc_per_node 4 -m glocal_xml predict ...`, or by `accelerate launch`.",
         [
             "predict outputs/tags new.jsonl --output tagged.jsonl",
             "predict outputs/tags new.csv --text_column abstract --top_k 3 --output tagged.csv",

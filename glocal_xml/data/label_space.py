@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..atomic_file import write_atomically
+from ..json_text import read_json_object
 
 _NAMES_FILE = "labels.txt"
 _COUNTS_FILE = "label_counts.json"
@@ -146,12 +147,14 @@ class LabelSpace:
     def load(cls, folder: str | os.PathLike) -> "LabelSpace":
         """Reads what `save` wrote."""
         folder = Path(folder)
-        with open(folder / _NAMES_FILE, encoding="utf-8", newline="") as file:
-            names = file.read().removesuffix("\n").split("\n")
-        with open(folder / _COUNTS_FILE, encoding="utf-8") as file:
-            counts = json.load(file)
         try:
-            return cls(names=names, counts=counts["counts"], num_texts=counts["num_texts"])
+            text, counts = (folder / _NAMES_FILE).read_bytes().decode("utf-8"), read_json_object(folder / _COUNTS_FILE)
+            if not text.endswith("\n"):
+                raise ValueError(f"{_NAMES_FILE} ends within a name")
+            numbers = [counts["num_texts"], *counts["counts"]]
+            if any(type(number) is not int for number in numbers):
+                raise ValueError(f"{_COUNTS_FILE} must hold whole numbers")
+            return cls(names=text.split("\n")[:-1], counts=numbers[1:], num_texts=numbers[0])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{_NAMES_FILE} and {_COUNTS_FILE} in {folder} do not fit together ({error}); "

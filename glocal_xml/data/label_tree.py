@@ -1,8 +1,6 @@
 """Label trees: balanced clusters of similar labels, and a few wide levels above them."""
 
 import os
-import zipfile
-import zlib
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from scipy.sparse import csr_matrix, issparse
 from tqdm.auto import tqdm
 
 from ..atomic_file import write_atomically
+from .array_files import read_arrays
 from .label_bisection import LabelGroup, bisect, label_group
 
 
@@ -62,11 +61,10 @@ class LabelTree:
     def load(cls, path: str | os.PathLike) -> "LabelTree":
         """Reads what `save` wrote."""
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                starts = tuple(arrays[f"child_starts_{level}"] for level in range(len(arrays.files) - 1))
-                return cls(starts, arrays["label_order"])
-        # What `np.load` takes for a single array is no context manager: a TypeError or an AttributeError.
-        except (ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+            arrays = read_arrays(path)
+            starts = tuple(arrays.pop(f"child_starts_{level}") for level in range(len(arrays) - 1))
+            return cls(starts, arrays.pop("label_order"))
+        except (ValueError, KeyError) as error:
             raise ValueError(
                 f"{os.fspath(path)} does not hold a whole label tree ({error}); build it again and save it"
             ) from error

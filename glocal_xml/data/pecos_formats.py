@@ -2,16 +2,14 @@
 
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from scipy.sparse import load_npz
-
+from .array_files import read_sparse_matrix
 from .repository_formats import named_labels
 from .rows import RowProblem
-from .text_files import check_file, read_text_lines
+from .text_files import read_text_lines
 
 _INDEXED_LINE = re.compile(rb"\d+(:[^,\t]*)?(,\d+(:[^,\t]*)?)*\t")
 
@@ -56,12 +54,7 @@ def read_matrix_pairs(
         raise FileNotFoundError(
             f"the labels of {path} are not beside it: call them Y….npz where the texts are X….txt, or pass labels_path"
         )
-    check_file(labels_file)
-    try:
-        matrix = load_npz(labels_file).tocsr()
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{labels_file} is no sparse matrix as scipy.sparse.save_npz writes it: {error}") from error
-    return _rows(path, labels_file, matrix, label_names)
+    return _rows(path, labels_file, read_sparse_matrix(labels_file), label_names)
 
 
 def _rows(

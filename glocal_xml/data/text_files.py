@@ -6,17 +6,22 @@ import json
 import os
 import sys
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import IO
+from typing import IO, NoReturn
 
-from .rows import RowProblem
+from .rows import BadRow, RowProblem
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
-_LARGEST_CELL = 2**27
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# Bytes of a line, and of a row of a table: five times the longest novels. What is longer is no text.
+LONGEST_LINE = 2**24
+# Bytes that anything compressed may hold, and further ones for each byte that it takes.
+_UNPACKED, _UNPACKED_PER_BYTE = 2**28, 100
 # What stands for standard input, and for standard output, in place of a file.
 DASH = "-"
 
@@ -33,45 +38,115 @@ def check_file(path: str | os.PathLike) -> Path:
     return path
 
 
+def check_expansion(path: Path | str, packed: int, unpacked: int) -> None:
+    """Refuses compressed content that would fill the memory or the disk."""
+    if unpacked > _UNPACKED + _UNPACKED_PER_BYTE * packed:
+        raise ValueError(
+            f"{path} unpacks to {unpacked:,} bytes or more from {packed:,}, which is not read; give files that shrink "
+            f"less than {_UNPACKED_PER_BYTE}-fold, or unpack it first"
+        )
+
+
 def read_lines(path: Path | str) -> Iterator[bytes]:
     r"""Yields the lines of a plain or gzipped file, ended by `\n` only, without a byte order mark."""
-    number = 0
-    with _opened(path) as file:
+    for number, line in enumerate(_bounded_lines(path), start=1):
+        if isinstance(line, RowProblem):
+            raise BadRow(f"{_name(path)}, line {number}: {line}")
+        yield line
+
+
+def _bounded_lines(path: Path | str) -> Iterator[bytes | RowProblem]:
+    """Yields what `read_lines` does, and a problem in the place of a line that is too long."""
+    number = unpacked = 0
+    with _opened(path) as (file, packed):
         try:
-            for number, line in enumerate(file, start=1):
-                yield line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                unpacked += len(line)
+                is_long = len(line) > LONGEST_LINE
+                while is_long and not line.endswith(b"\n") and (line := file.readline(LONGEST_LINE)):
+                    unpacked += len(line)
+                    _check_unpacked(path, packed, unpacked)
+                _check_unpacked(path, packed, unpacked)
+                if is_long:
+                    yield RowProblem("line too long", f"(above {LONGEST_LINE:,} bytes)", "split it, or remove it")
+                else:
+                    yield line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ValueError(
-                f"{path}, after line {number}: damaged gzip file ({error}); copy or compress it again"
+                f"{_name(path)}, after line {number}: damaged gzip file ({error}); copy or compress it again"
             ) from error
     # What a pipe brings may be nothing; a file was meant to hold something.
     if not number and path != DASH:
         raise ValueError(f"{path} is empty; give a file with at least one row")
 
 
+class _CountedFile:
+    """A compressed file that counts the bytes that were read."""
+
+    def __init__(self, file: IO[bytes]):
+        self.file, self.number = file, 0
+
+    def read(self, size: int) -> bytes:
+        content = self.file.read(size)
+        self.number += len(content)
+        return content
+
+
+def _check_unpacked(path: Path | str, packed: _CountedFile | None, unpacked: int) -> None:
+    if packed is not None:
+        check_expansion(_name(path), packed.number, unpacked)
+
+
 @contextmanager
-def _opened(path: Path | str) -> Iterator[IO[bytes]]:
-    """A file, or standard input for `-`, unzipped where it is zipped."""
+def _opened(path: Path | str) -> Iterator[tuple[IO[bytes], _CountedFile | None]]:
+    """A file, or standard input for `-`, unzipped where it is zipped; then with what was read of the zipped one."""
     with nullcontext(sys.stdin.buffer) if path == DASH else open(path, "rb") as plain:
-        if plain.peek(2)[:2] != _GZIP_MAGIC:
-            yield plain
+        start = plain.peek(2)[:2]
+        if start in _UTF16_MARKS:
+            raise ValueError(f"{_name(path)} is UTF-16 text; save it as UTF-8, in Excel as `CSV UTF-8`")
+        if start != _GZIP_MAGIC:
+            yield plain, None
             return
-        with gzip.open(plain) as unzipped:
-            yield unzipped
+        packed = _CountedFile(plain)
+        with gzip.GzipFile(fileobj=packed, mode="rb") as unzipped:
+            yield unzipped, packed
+
+
+def _name(path: Path | str) -> str:
+    return "standard input" if path == DASH else os.fspath(path)
 
 
 def read_text_lines(path: Path) -> Iterator[tuple[int, str | RowProblem]]:
     """Yields (line number, line without its end)."""
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(_bounded_lines(path), start=1):
         try:
-            yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            if isinstance(line, bytes):
+                line = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            yield number, line
         except UnicodeDecodeError:
             yield number, _not_utf8()
 
 
+def read_strict_lines(path: str | os.PathLike) -> Iterator[tuple[int, str]]:
+    """Yields (line number, line without its end) of a file in which no line may be broken."""
+    for number, line in read_text_lines(check_file(path)):
+        if isinstance(line, RowProblem):
+            raise BadRow(f"{os.fspath(path)}, line {number}: {line}") from line
+        yield number, line
+
+
+def read_names(path: str | os.PathLike) -> list[str]:
+    """Names that a file holds, one a line, without blanks around them; empty lines are left out."""
+    return [line.strip() for _, line in read_strict_lines(path) if line.strip()]
+
+
 def read_cells(path: Path, delimiter: str) -> Iterator[tuple[int, list[str] | RowProblem]]:
     """Yields (number of the first line, cells) of each record of a delimited file, blank lines left out."""
-    lines = (line.decode("utf-8", "surrogateescape") for line in read_lines(path))
+    lines = (
+        line if isinstance(line, RowProblem) else line.decode("utf-8", "surrogateescape")
+        for line in _bounded_lines(path)
+    )
     for number, cells in parse_cells(lines, delimiter):
         yield number, cells if isinstance(cells, RowProblem) or _is_utf8(cells) else _not_utf8()
 
@@ -79,30 +154,56 @@ def read_cells(path: Path, delimiter: str) -> Iterator[tuple[int, list[str] | Ro
 def table_delimiter(header: str, column: str) -> str:
     """What separates the cells of a table with this header: a comma, or the semicolon or tab that gives the column."""
     for delimiter in ",;\t":
-        if column in (cell.strip() for cell in next(csv.reader([header], delimiter=delimiter), [])):
-            return delimiter
+        # What is no header is reported with its line by those who read the table.
+        with suppress(csv.Error):
+            if column in (cell.strip() for cell in next(csv.reader([header], delimiter=delimiter), [])):
+                return delimiter
     return ","
 
 
-def parse_cells(lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str] | RowProblem]]:
-    """Yields what `read_cells` does, of lines with their ends."""
-    csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))
-    # Not strict, a quote that is never closed would swallow the rest of the file without a word.
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+def parse_cells(lines: Iterable[str | RowProblem], delimiter: str) -> Iterator[tuple[int, list[str] | RowProblem]]:
+    """
+    Yields what `read_cells` does, of lines with their ends. A quote that is never closed, or closed by that of another
+    row, makes one row of several: such a row is a problem, and reading continues at its second line.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
+    source, again, number = iter(lines), deque[str | RowProblem](), 0
+    taken: list[str | RowProblem] = []
+    width: int | None = None
+
+    def next_lines() -> Iterator[str]:
+        size = 0
+        while again or (line := next(source, None)) is not None:
+            taken.append(again.popleft() if again else line)
+            size += len(taken[-1]) if isinstance(taken[-1], str) else LONGEST_LINE + 1
+            if size > LONGEST_LINE:
+                return
+            yield taken[-1]
+
     while True:
-        number = reader.line_num + 1
+        taken.clear()
         try:
-            cells = next(reader)
-        except StopIteration:
-            return
+            # Strict: otherwise what follows an open quote would be one cell without a word.
+            cells = next(csv.reader(next_lines(), delimiter=delimiter, strict=True), None)
         except csv.Error as error:
-            yield (
-                number,
-                RowProblem("broken CSV", f"({error})", "put the cell in double quotes, doubling those inside"),
-            )
-            continue
+            cells = _broken_row(number + 1, len(taken), error)
+        if not taken:
+            return
+        if cells is None:
+            cells = taken[0] if isinstance(taken[0], RowProblem) else _broken_row(number + 1, len(taken), "too long")
+        if isinstance(cells, list) and len(taken) > 1 and width not in (None, len(cells)):
+            cells = _broken_row(number + 1, len(taken), f"{len(cells)} cells where the first row has {width}")
         if cells:
-            yield number, cells
+            yield number + 1, cells
+            width = width or (len(cells) if isinstance(cells, list) else None)
+        kept = 1 if isinstance(cells, RowProblem) else len(taken)
+        again.extendleft(reversed(taken[kept:]))
+        number += kept
+
+
+def _broken_row(first: int, length: int, error: csv.Error | str) -> RowProblem:
+    span = f"({error})" if length == 1 else f"({error}: lines {first} to {first + length - 1} are one row)"
+    return RowProblem("broken CSV", span, "close every quote; put the cell in double quotes, doubling those inside")
 
 
 def read_json_objects(path: Path) -> Iterator[tuple[int, dict | RowProblem]]:
@@ -117,13 +218,17 @@ def read_json_objects(path: Path) -> Iterator[tuple[int, dict | RowProblem]]:
 def parse_json_object(line: str) -> dict | RowProblem:
     """The JSON object of a line, or why it is none."""
     try:
-        value = json.loads(line)
+        value = json.loads(line, parse_constant=_refuse_constant)
     # A deep nest exhausts the parser's stack, and an integer of 5000 digits is a plain ValueError.
     except (ValueError, RecursionError) as error:
         return RowProblem("broken JSON", f"({error})", "write one JSON object per line")
     if not isinstance(value, dict):
         return RowProblem("not a JSON object:", shortened(value), "write one JSON object per line")
     return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _not_utf8() -> RowProblem:

@@ -16,6 +16,7 @@ from reprlib import repr as shortened
 from typing import IO, Any
 
 from ..atomic_file import open_atomically
+from ..json_text import json_text
 from .rows import BadRow, RowProblem
 from .text_files import DASH, check_file, parse_cells, parse_json_object, read_lines, table_delimiter
 
@@ -199,7 +200,7 @@ def format_rows(rows: Iterable[dict[str, Any]], file_format: str) -> Iterator[st
     if file_format == "jsonl":
         yield ""
         for row in rows:
-            yield json.dumps(row, ensure_ascii=False) + "\n"
+            yield json_text(row) + "\n"
         return
     rows = iter(rows)
     first = next(rows, None)

@@ -1,12 +1,12 @@
 """Pretrained word vectors, as GloVe and word2vec write them, for the words of a vocabulary."""
 
 import os
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from .array_files import read_arrays
 from .rows import RowProblem
 from .text_files import check_file, read_text_lines
 from .word_tokenizer import PADDING
@@ -47,11 +47,12 @@ def load_word_vectors(path: str | os.PathLike, words: Sequence[str], *, seed: in
 
 
 def _read_npz(path: Path, wanted: "set[str]") -> Iterator[tuple[str, np.ndarray]]:
-    try:
-        with np.load(path) as arrays:
-            words, vectors = arrays["words"], arrays["vectors"]
-    except (KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is no .npz with the arrays `words` and `vectors` ({error})") from error
+    arrays = read_arrays(path)
+    if not {"words", "vectors"} <= arrays.keys():
+        raise ValueError(f"{path} has {', '.join(arrays)}; give the arrays `words` and `vectors`")
+    words, vectors = arrays["words"], arrays["vectors"]
+    if words.dtype.kind != "U" or vectors.dtype.kind not in "iuf":
+        raise ValueError(f"{path} has words of {words.dtype} and vectors of {vectors.dtype}; give texts and numbers")
     if words.ndim != 1 or vectors.ndim != 2 or len(words) != len(vectors):
         raise ValueError(
             f"{path} has words of shape {words.shape} and vectors of shape {vectors.shape}; they must be (words,) and "
@@ -73,7 +74,7 @@ def _read_text(path: Path, wanted: "set[str]") -> Iterator[tuple[str, np.ndarray
         if size is None:
             cells = line.split(" ")
             is_header = len(cells) == 2 and all(cell.isdecimal() for cell in cells)
-            size = int(cells[1]) if is_header else len(cells) - 1
+            size = int(cells[1][:10]) if is_header else len(cells) - 1
             if size < 1:
                 raise ValueError(f"{place}: no vector; a line is a word and its numbers, parted by blanks")
             if is_header:

@@ -1,6 +1,7 @@
 """What happens when something on the page is pressed, and what programs get through its API."""
 
 import functools
+import hashlib
 from collections.abc import Callable
 from html import escape
 from typing import Any, NamedTuple
@@ -19,10 +20,13 @@ NO_LABEL = "No label reaches the lowest score; set it lower under “Options”.
 
 
 class Answer(NamedTuple):
-    """What is on the page for a text, kept for when another of its labels is chosen."""
+    """
+    What is on the page for a text, kept for when another of its labels is chosen. The text stays in the browser: with
+    all words of all labels, an answer took up to megabytes for an hour.
+    """
 
     predictions: Predictions
-    explanation: Explanation
+    text_digest: str
 
 
 class Actions:
@@ -44,6 +48,7 @@ class Actions:
         candidate_labels: list[str] | None = None,
     ) -> list[dict]:
         """The labels of a text, best first: `[{"label", "score", "branch_scores"}]`."""
+        self.tagger.check(text, top_k if isinstance(top_k, int) else None)
         (predictions,) = self.tagger.tag(
             [text],
             top_k=top_k,
@@ -67,14 +72,17 @@ class Actions:
         reason = self.tagger.why_no_words()
         if reason is not None:
             return None, label_list(predictions, None), note(reason)
-        explanation = readable_part(self.tagger.explain(text, [entry["label"] for entry in predictions]))
-        return Answer(predictions, explanation), label_list(predictions, 0), words_read(explanation, 0)
+        return Answer(predictions, digest(text)), *self._chosen(text, predictions, 0)
 
-    def choose_label(self, answer: Answer | None, event: gr.EventData) -> tuple[str, str]:
+    def choose_label(self, answer: Answer | None, text: str, event: gr.EventData) -> tuple[str, str]:
         """The words that another label read."""
-        if answer is None or event.index not in range(len(answer.predictions)):
+        if answer is None or event.index not in range(len(answer.predictions)) or digest(text) != answer.text_digest:
             raise ValueError("These labels are no longer known; press “Tag” again.")
-        return label_list(answer.predictions, event.index), words_read(answer.explanation, event.index)
+        return self._chosen(text, answer.predictions, event.index)
+
+    def _chosen(self, text: str, predictions: Predictions, row: int) -> tuple[str, str]:
+        explanation = readable_part(self.tagger.explain(text, [predictions[row]["label"]]))
+        return label_list(predictions, row), words_read(explanation, 0)
 
     def tag_file(
         self,
@@ -88,6 +96,7 @@ class Actions:
         """Every text of a file with its labels, as JSON lines and for spreadsheets."""
         if file is None:
             raise ValueError("There is no file; choose one first.")
+        self.tagger.check("", top_k)
         tagged = tag_file(
             self.tagger,
             file,
@@ -102,6 +111,11 @@ class Actions:
     def show_file(self, tagged: TaggedFile) -> tuple[str, Any, Any]:
         """A word about a tagged file, and buttons that can be pressed."""
         return file_summary(tagged.num_texts, tagged.first), *(gr.DownloadButton(interactive=True) for _ in range(2))
+
+
+def digest(text: str) -> str:
+    """Tells one text from another."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def readable_part(explanation: Explanation) -> Explanation:

@@ -18,7 +18,8 @@ Options = list[gr.components.Component]
 
 class TaggingPage(gr.Blocks):
     """
-    The page of one model. Texts are in the memory of the server for an hour, files on its disk.
+    The page of one model. Labels of texts are in the memory of the server for an hour, of the last 1,000 people; files
+    are on its disk as long, or until it stops.
 
     Args:
         model: Folder or Hub id of the model, which is loaded once.
@@ -43,7 +44,7 @@ class TaggingPage(gr.Blocks):
         """Serves the page; takes what `gradio.Blocks.launch` takes."""
         look = {"theme": THEME, "css": CSS, "footer_links": ["api"]}
         # Without a history, browsers keep no texts.
-        ways = {"run_history": False, "ssr_mode": False, "max_file_size": "200mb"}
+        ways = {"run_history": False, "ssr_mode": False, "max_file_size": "200mb", "state_session_capacity": 1000}
         return super().launch(**look | ways | options)
 
 
@@ -85,7 +86,11 @@ def text_tab(actions: Actions, options: Options) -> None:
         trigger_mode="always_last",
     )
     labels.select(
-        with_messages(actions.choose_label), answer, [labels, words], api_visibility="private", show_progress="hidden"
+        with_messages(actions.choose_label),
+        [answer, text],
+        [labels, words],
+        api_visibility="private",
+        show_progress="hidden",
     )
 
 

@@ -6,9 +6,12 @@ from threading import Lock
 from typing import Any
 
 from glocal_xml.explain import Explanation, explain
+from glocal_xml.explain.label_reading import MOST_LABELS
 from glocal_xml.modeling.text_windows import readable_text
 from glocal_xml.trained_model import open_pipeline
 
+# Characters of a text that is pasted; files may have longer ones.
+LONGEST_TEXT = 2_000_000
 # Few texts have tokens as long as that on average.
 CHARACTERS_PER_TOKEN = 32
 Predictions = list[dict[str, Any]]
@@ -49,6 +52,13 @@ class Tagger:
             return "This model has no names of labels, by which one could ask for the words that they read."
         return None
 
+    def check(self, text: str, number: int | None = None) -> None:
+        """Refuses texts and numbers of labels that would take the memory of others."""
+        if isinstance(text, str) and len(text) > LONGEST_TEXT:
+            raise ValueError(f"The text has {len(text):,} characters; up to {LONGEST_TEXT:,} are read.")
+        if number is not None and number > MOST_LABELS:
+            raise ValueError(f"`top_k` is {number:,}; up to {MOST_LABELS:,} labels are given.")
+
     def tag(self, texts: list[str], batch_size: int = 1, **options: Any) -> list[Predictions]:
         """The labels of each text, by the options of the pipeline; others get their turn after each batch."""
         found = []
@@ -59,6 +69,7 @@ class Tagger:
 
     def explain(self, text: str, labels: list[str]) -> Explanation:
         """What is behind given labels of a text."""
+        self.check(text)
         text, length, tokenizer = readable_text(text), self._pipe.max_length, self._pipe.tokenizer
         # Looking through a whole book for words takes seconds, and a model without experts reads but its start.
         is_long = length is not None and len(text) > CHARACTERS_PER_TOKEN * length

@@ -12,6 +12,7 @@ from transformers.initialization import no_init_weights
 from glocal_xml.data import LabelTree, tree_level_sizes
 from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.modeling.start_model import make_config
+from glocal_xml.trained_model import plain_model_errors, trained_config
 from glocal_xml.training import ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.prepare import NO_ENCODER, encoder_path
 from glocal_xml.training.rowwise_adamw import RowwiseAdamW, for_sparse_tables
@@ -87,13 +88,14 @@ def check_encoder(model_type: str | None) -> None:
 def planned_config(model_args: ModelArguments, num_labels: int) -> XMTCConfig:
     """The configuration that a run gives its model; no weights are read."""
     if model_args.model is not None:
-        config = AutoConfig.from_pretrained(model_args.model)
+        config = trained_config(model_args.model)
         if config.encoder is None:
             check_encoder(NO_ENCODER)
         # Training steps are those of the heads.
         config.lexical = config.memory = config.blend = None
         return config
-    encoder = AutoConfig.from_pretrained(encoder_path(model_args.encoder), **model_args.encoder_options)
+    with plain_model_errors(model_args.encoder):
+        encoder = AutoConfig.from_pretrained(encoder_path(model_args.encoder), **model_args.encoder_options)
     return make_config(
         next(config for config in FAMILIES if config.model_type == model_args.model_type),
         model_args.model_config,

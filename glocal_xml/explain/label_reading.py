@@ -23,6 +23,8 @@ from .words import ReadWords, Word
 
 # Words, the fields of each label, what the numbers of words are, and further fields of the explanation.
 Reading = tuple[list[Word], list[dict[str, Any]], str, dict[str, Any]]
+# A number for every token of the text is kept for each: of a book, fewer labels.
+MOST_LABELS, _MOST_NUMBERS = 1000, 2**24
 
 
 def explain(
@@ -69,6 +71,9 @@ def explain(
         raise ValueError("The model has no label names; give them with `model.set_label_names`.")
     if num_words < 0:
         raise ValueError(f"`num_words` must be at least 0, got {num_words}.")
+    if len(labels) > MOST_LABELS if labels is not None else not 1 <= top_k <= MOST_LABELS:
+        asked = top_k if labels is None else len(labels)
+        raise ValueError(f"1 to {MOST_LABELS:,} labels of a text can be explained, got {asked:,}: ask for fewer.")
     branch = _checked_branch(model, branch)
     # Half of a character, which no tokenizer reads, becomes one character, so that places stay.
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -77,6 +82,12 @@ def explain(
         label_ids = model.predict_top_k(**encoded.inputs, top_k=top_k).top_k_ids[0]
     else:
         label_ids = _ids_of(labels, model.label_names).to(model.device)
+    tokens = max(value.shape[-1] for value in encoded.inputs.values())
+    if len(label_ids) > 1 and len(label_ids) * tokens > _MOST_NUMBERS:
+        raise ValueError(
+            f"The text has {tokens:,} tokens, of which {_MOST_NUMBERS // tokens or 1} labels can be explained, "
+            f"got {len(label_ids)}: ask for fewer."
+        )
     scores = model.score_labels(label_ids, **encoded.inputs)
     scores = {name: values[0] for name, values in scores.items()}  # (labels,) each
     final = scores.pop("final")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from glocal_xml.training.published_files import published_files, weight_files
+from glocal_xml.json_text import read_json_object
+from glocal_xml.training.published_files import published_files, regular_file, weight_files
 from glocal_xml.training.run_folder import CARD_FILE
 
 _CONFIG, _INDEX = "config.json", "model.safetensors.index.json"
@@ -58,8 +58,8 @@ def copy_without_memory(folder: str | os.PathLike, target: str | os.PathLike) ->
             (target / name).write_bytes(content)
         elif name not in names:
             shutil.copyfile(content, target / name)
-    if (folder / CARD_FILE).is_file():
-        shutil.copyfile(folder / CARD_FILE, target / CARD_FILE)
+    if os.path.lexists(folder / CARD_FILE):
+        shutil.copyfile(regular_file(folder, CARD_FILE), target / CARD_FILE)
     (target / _CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     _copy_weights(folder, target, names)
 
@@ -76,9 +76,8 @@ def _copy_weights(folder: Path, target: Path, names: list[str]) -> None:
         sizes += sum(tensor.nbytes for tensor in kept.values())
         places |= dict.fromkeys(kept, name)
     if _INDEX in names:
-        index = {"metadata": {**_read(folder / _INDEX).get("metadata", {}), "total_size": sizes}, "weight_map": places}
+        index = {
+            "metadata": {**read_json_object(folder / _INDEX).get("metadata", {}), "total_size": sizes},
+            "weight_map": places,
+        }
         (target / _INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from glocal_xml.training import card_of_run
 from glocal_xml.training.model_card import describe_card
-from glocal_xml.training.published_files import Files, commit_operations, memory_notice, published_files
+from glocal_xml.training.published_files import Files, commit_operations, memory_notice, published_files, regular_file
 from glocal_xml.training.run_folder import CARD_FILE, RESULTS_FILE, holds_card
 from glocal_xml.version import __version__
 
@@ -114,10 +114,9 @@ def model_files(
     """The files of the repository of a model, its card among them."""
     check_repo_id(repo_id)
     files = published_files(folder)
-    readme = Path(folder, CARD_FILE)
-    if readme.is_file() and not holds_card(folder):
+    if os.path.lexists(Path(folder, CARD_FILE)) and not holds_card(folder):
         # A person's own card is better than any that is made of results.
-        card = readme.read_text(encoding="utf-8")
+        card = regular_file(folder, CARD_FILE).read_text(encoding="utf-8")
     elif RESULTS_FILE in files:
         _, card = card_of_run(folder, repo_id=repo_id)
     else:

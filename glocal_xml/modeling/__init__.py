@@ -16,6 +16,7 @@ from .experts import Blend, LexicalExpert, MemoryExpert
 from .label_scores import LabelScores, XMTCOutput
 from .label_shards import LabelShard
 from .linear_head import LinearHead
+from .load_checks import check_loaded_model, check_sizes
 from .modeling_aplc_xlnet import APLCXLNet
 from .modeling_base import XMTCPreTrainedModel
 from .modeling_glocal_xml import GlocalXMLForMultiLabel
@@ -40,6 +41,7 @@ FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
 XMTCPreTrainedModel.model_starter = staticmethod(start_model)
 XMTCPreTrainedModel.blend_class = Blend
 XMTCPreTrainedModel.pipeline_class = ExtremeMultiLabelPipeline
+XMTCPreTrainedModel.load_checks = (check_sizes, check_loaded_model)
 
 for config_class, model_class in {**FAMILIES, TextExpertsConfig: TextExpertsForMultiLabel}.items():
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)

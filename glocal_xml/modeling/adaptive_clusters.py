@@ -237,6 +237,8 @@ class ClusterScores(LabelScores):
         parts = [self._with_root(cluster, self._within(cluster).run(0, size)) for cluster, size in clusters]
         return torch.cat(parts, dim=1)[:, self.label_places]
 
+    # Which clusters are computed depends on the labels; compiled models call it as it is.
+    @torch.compiler.disable
     def loss(self, labels: Tensor) -> Tensor:
         """The loss of the paper, from ids of the labels of each text, each once, padded with -100."""
         hidden, roots, layer = self.hidden, self.roots, self.layer

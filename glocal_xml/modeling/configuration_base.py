@@ -1,8 +1,9 @@
 """Fields that the configurations of the families share."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import field
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -51,6 +52,7 @@ class XMTCConfig(PreTrainedConfig):
             label and a `bias`; the `threshold` with the best F measure `f` (micro, macro or samples) and `beta`; the
             number of `texts`. Without it the probability of a label is the mean over the branches.
         problem_type: Tells Transformers' own text-classification pipeline that a probability is a sigmoid.
+        has_label_names: Whether `labels.txt` belongs to the weights; set with the names.
     """
 
     sub_configs_defaults = {"encoder": SubConfigSpec(config_class=AutoConfig, model_type="bert")}
@@ -70,6 +72,7 @@ class XMTCConfig(PreTrainedConfig):
     memory: dict | None = None
     blend: dict | None = None
     problem_type: str | None = "multi_label_classification"
+    has_label_names: bool = False
 
     def __post_init__(self, **kwargs: Any):
         # Where this package is, its pipeline is registered, and no code beside the weights need be trusted for it.
@@ -81,12 +84,8 @@ class XMTCConfig(PreTrainedConfig):
                 "The `calibration` (temperature) of this model is ignored: `glocal-xml calibrate MODEL FILE` fits a "
                 "blend in its place, with a threshold."
             )
-        given = vars(self).get("id2label")
-        if given is not None and sorted(map(int, given)) != list(range(self.num_labels)):
-            raise ValueError(
-                f"`id2label` must name the labels 0 to {self.num_labels - 1}, got {len(given)} names; pass "
-                f"`num_labels={len(given)}` with it."
-            )
+        if (names := vars(self).get("id2label")) is not None and len(names) != self.num_labels:
+            raise ValueError(f"`id2label` names {len(names)} labels: pass `num_labels={len(names)}` with it.")
         super().__post_init__(**kwargs)
         if self.document_pooling is None and self.encoder is not None:
             self.document_pooling = "last" if _is_causal(self.encoder) else "first"
@@ -98,6 +97,10 @@ class XMTCConfig(PreTrainedConfig):
                 f"These are files of a model of the type {found}, not {cls.model_type}: start from an encoder with "
                 "`from_encoder`; load a model of another family with `AutoModel.from_pretrained`."
             )
+        for name, number in _fractions(config_dict):
+            # Limits of encoders may be infinite.
+            if isnan(number) or not (isfinite(number) or name.startswith("encoder.")):
+                raise ValueError(f"`{name}` of config.json is {number}: restore the file.")
         # Only files have the version of Transformers in them.
         if "transformers_version" in config_dict:
             encoder = config_dict.get("encoder") or {}
@@ -134,29 +137,46 @@ class XMTCConfig(PreTrainedConfig):
     def id2label(self, names: dict[int, str] | None) -> None:
         vars(self)["id2label"] = names
 
-    @property
-    def label2id(self) -> dict[str, int] | None:
-        """Ids by name."""
-        return None if self.id2label is None else {name: i for i, name in self.id2label.items()}
-
-    @label2id.setter
-    def label2id(self, ids: dict[str, int] | None) -> None:
-        """Follows from `id2label`."""
+    label2id = property(lambda self: self.id2label and {name: i for i, name in self.id2label.items()}, lambda *_: None)
 
     @property
     def given_label_names(self) -> list[str] | None:
         """The names of `id2label` in the order of ids, where they were given."""
-        names = [] if self.id2label is None else [self.id2label[i] for i in range(self.num_labels)]
+        names = [name for _, name in sorted((self.id2label or {}).items())]
         return None if all(name == f"LABEL_{i}" for i, name in enumerate(names)) else names
 
-    def name_labels(self, names: list[str] | None) -> None:
-        """Takes over names of all labels, or none."""
+    def name_labels(self, names: list[str] | None) -> list[str] | None:
+        """Checks, takes over and returns names of all labels, or none."""
         if names is not None and len(names) != self.num_labels:
-            raise ValueError(f"{len(names)} label names for a model of {self.num_labels} labels.")
+            raise ValueError(
+                f"{len(names)} label names for a model of {self.num_labels} labels; {LABELS_FILE} has one a line."
+            )
         broken = next((name for name in names or () if "\n" in name or "\r" in name), None)
         if broken is not None:
             raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
+        if names is not None and len(set(names)) != len(names):
+            raise ValueError(f"A label name occurs twice in {LABELS_FILE}; give every label a name of its own.")
+        self.has_label_names = names is not None
         self.id2label = None if names is None or len(names) > self.max_logits_labels else dict(enumerate(names))
+        return None if names is None else list(names)
+
+    def saved_label_names(self, name_or_path: str | os.PathLike, options: dict[str, Any]) -> list[str] | None:
+        """The names in a folder or on the Hub; an error where they belong to the weights and are missing."""
+        names = find_label_names(name_or_path, **options)
+        if names is None and self.has_label_names:
+            raise ValueError(f"{LABELS_FILE} with the names of the labels is missing: copy the whole folder again.")
+        # With other sizes than those of the files, names of the old labels are of no use.
+        is_other = names is not None and len(names) != self.num_labels and options.get("ignore_mismatched_sizes")
+        return None if is_other else names
+
+    def tell_of_missing_logits(self, output_logits: bool | None) -> None:
+        """Says what to do, where nobody has said whether logits of all labels are wanted: other tools need them."""
+        if output_logits is None:
+            logger.warning_once(
+                f"No logits of all {self.num_labels} labels: there are more than {self.max_logits_labels}. "
+                "Transformers' own text-classification pipeline cannot use this model. Use "
+                '`pipeline("extreme-multi-label-classification")`, or raise `config.max_logits_labels`.'
+            )
 
     def recorded_outputs(self, asked: dict[str, Any]) -> list[str]:
         """Which outputs of all layers a call of the model asks for, or else this configuration."""
@@ -221,6 +241,14 @@ def _is_causal(encoder: PreTrainedConfig) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def _fractions(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Every number with a fraction in the fields of a file, with the way to it."""
+    if isinstance(value, float):
+        yield name, value
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _fractions(item, f"{name}.{key}" if name else str(key))
 
 
 @strict
@@ -291,6 +319,8 @@ def write_label_names(folder: str | os.PathLike, names: list[str]) -> None:
 def find_label_names(name_or_path: str | os.PathLike, **options: Any) -> list[str] | None:
     """The names of a checkpoint, in a folder or on the Hub; `None` where it has none."""
     text = read_file(name_or_path, LABELS_FILE, options)
+    if text and not text.endswith("\n"):
+        raise ValueError(f"{LABELS_FILE} ends within a name, without a line end: copy the whole file again.")
     return None if text is None else text.split("\n")[:-1]
 
 
@@ -312,4 +342,7 @@ def read_file(name_or_path: str | os.PathLike, name: str, options: dict[str, Any
     if path is None:
         return None
     with open(path, encoding="utf-8", newline="\n") as file:
-        return file.read()
+        try:
+            return file.read()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name} is no UTF-8 text ({error}): copy the whole file again.") from error

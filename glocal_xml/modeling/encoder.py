@@ -131,7 +131,9 @@ def chosen_layers(
     if layers == {last} and not recorded:
         return {last: encoder(**inputs).last_hidden_state}
     seen: dict[int, Tensor] = {}
-    short = None if recorded else _shortened(encoder, layers, seen)
+    # A compiler leaves out layers that nothing reads by itself, and cannot follow copies of modules.
+    whole = recorded or torch.compiler.is_dynamo_compiling()
+    short = None if whole else _shortened(encoder, layers, seen)
     if short is None:
         options = {f"output_{name}": True for name in recorded or ()}
         outputs = encoder(**inputs, **{"output_hidden_states": True, **options})
@@ -198,6 +200,15 @@ class _Noted(nn.Module):
             noted = args[0] if args else kwargs["hidden_states"]
         self.seen[self.number] = noted.transpose(0, 1) if self.transposed else noted
         return outputs
+
+
+def name_in_code(model: nn.Module) -> str:
+    """Where the class of a model is in the code beside its weights: `modeling_family.Class`."""
+    kind = type(model)
+    if hasattr(model, "reshard"):
+        # FSDP, which adds this method, made a class of the model's own: Transformers would save the code of FSDP.
+        kind.__name__, kind.__module__ = kind.__bases__[-1].__name__, kind.__bases__[-1].__module__
+    return f"{kind.__module__.rsplit('.', 1)[-1]}.{kind.__name__}"
 
 
 @contextmanager
@@ -267,6 +278,8 @@ def each_once(ids: Tensor) -> Tensor:
     return torch.cat([ids[:, :1], ids[:, 1:].masked_fill(repeated, PADDING_LABEL)], dim=1)
 
 
+# What depends on values is no part of a compiled graph.
+@torch.compiler.disable
 def _check_values(attention_mask: Tensor, labels: Tensor | None, num_labels: int) -> None:
     """Refuses texts without a token and label ids that do not exist; reads back from the device once."""
     empty = ~attention_mask.ne(0).any(dim=1)

@@ -201,6 +201,8 @@ class CandidateTree(nn.Module):
         return [log_odds_of(log_any), *result[::-1]]
 
 
+# Candidates depend on scores; compiled models call it as it is.
+@torch.compiler.disable
 def search(
     tree: CandidateTree,
     levels: dict[str, LabelScores],

@@ -10,8 +10,8 @@ from transformers import Pipeline, PreTrainedModel
 from transformers import initialization as init
 from transformers.dynamic_module_utils import custom_object_save, get_class_from_dynamic_module
 
-from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, hub_options, read_file, write_label_names
-from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, new_encoder
+from .configuration_base import LABELS_FILE, XMTCConfig, hub_options, read_file, write_label_names
+from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, name_in_code, new_encoder
 from .label_scores import MeanProbability, XMTCOutput, check_label_ids
 from .linear_head import IdentityStart, Projection
 
@@ -50,6 +50,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
     blend_class: ClassVar[type[MeanProbability] | None] = None
     tree_class: ClassVar[type[PreTrainedModel] | None] = None
     label_splitter: ClassVar[Any] = None
+    load_checks: ClassVar[tuple[Any, Any]] = (lambda *_: None, lambda *_: None)
 
     def __new__(cls, config: XMTCConfig | None = None, *args: Any, **kwargs: Any) -> "XMTCPreTrainedModel":
         tree_class = cls.tree_class
@@ -60,14 +61,12 @@ class XMTCPreTrainedModel(PreTrainedModel):
     def __init__(self, config: XMTCConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config)
         # A model of experts alone has none.
-        if encoder is None and config.encoder is not None:
-            encoder = new_encoder(config.encoder)
-        self.encoder = encoder
-        self.supports_gradient_checkpointing = getattr(encoder, "supports_gradient_checkpointing", False)
+        self.encoder = new_encoder(config.encoder) if encoder is None and config.encoder is not None else encoder
+        self.supports_gradient_checkpointing = getattr(self.encoder, "supports_gradient_checkpointing", False)
         # No family reads its pooler, and a parameter without a gradient stops data-parallel training.
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None
-        self.set_label_names(config.given_label_names)
+        self.label_names: list[str] | None = config.given_label_names and config.name_labels(config.given_label_names)
         self.lexical = self.memory = None
         for name in ("lexical", "memory"):
             if (sizes := getattr(config, name)) is not None:
@@ -178,6 +177,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
     def start_epoch(self, epoch: int) -> None:
         """Tells the model that an epoch of training begins, the first being 0; some losses change with it."""
 
+    @torch.compiler.disable(reason="tracing rankings would unroll their loop over labels")
     def answer(
         self,
         scores: MeanProbability,
@@ -216,6 +216,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
             elif self.config.wants_logits(output_logits):
                 best, output.logits = scores.top_k_and_all(top_k)
             else:
+                self.config.tell_of_missing_logits(output_logits)
                 best = scores.top_k(top_k)
             output.top_k_ids, output.branch_top_k_ids = best.ids, best.branch_ids
             output.top_k_scores = best.logits.sigmoid()
@@ -296,8 +297,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
     def set_label_names(self, label_names: list[str] | None) -> None:
         """Names the labels; the names are saved with the weights."""
-        self.config.name_labels(label_names)
-        self.label_names = None if label_names is None else list(label_names)
+        self.label_names = self.config.name_labels(label_names)
 
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
         """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
@@ -311,9 +311,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
     def _save_code(self, folder: str | os.PathLike) -> None:
         """What Transformers does not save: the name of the other Auto class, and the code of pipeline and experts."""
-        name = f"{type(self).__module__.rsplit('.', 1)[-1]}.{type(self).__name__}"
         known = getattr(self.config, "auto_map", None) or {}
-        self.config.auto_map = {**known, "AutoModelForSequenceClassification": name}
+        self.config.auto_map = {**known, "AutoModelForSequenceClassification": name_in_code(self)}
         self.config.auto_map.pop("Blend", None)
         vars(self.config).pop("custom_pipelines", None)
         if self.pipeline_class is not None:
@@ -335,13 +334,13 @@ class XMTCPreTrainedModel(PreTrainedModel):
         if cls.blend_class is None and read_file(pretrained_model_name_or_path, "experts.py", kwargs) is not None:
             options = hub_options(kwargs)
             cls.blend_class = get_class_from_dynamic_module("experts.Blend", pretrained_model_name_or_path, **options)
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        names = find_label_names(pretrained_model_name_or_path, **kwargs) or []
-        # Names of another label space are of no use.
-        if "id2label" not in kwargs and len(names) == model.config.num_labels:
-            model.set_label_names(names)
-        return loaded
+        cls.load_checks[0](cls, pretrained_model_name_or_path, kwargs)
+        options = {"use_safetensors": True, **kwargs, "output_loading_info": True}
+        model, report = super().from_pretrained(pretrained_model_name_or_path, *args, **options)
+        cls.load_checks[1](model, report, kwargs)
+        names = model.label_names or model.config.saved_label_names(pretrained_model_name_or_path, kwargs)
+        model.set_label_names(names)
+        return (model, report) if kwargs.get("output_loading_info") else model
 
 
 def _present(code: Any, name: str) -> Any:

@@ -29,6 +29,7 @@ TASK, CALIBRATED = "extreme-multi-label-classification", "calibrated"
 # Of a text, where a threshold decides.
 _MOST_LABELS = 100
 _NO_TOKEN = -100
+_BLANK = "is_blank"
 
 
 class ExtremeMultiLabelPipeline(Pipeline):
@@ -193,6 +194,8 @@ class ExtremeMultiLabelPipeline(Pipeline):
             tokens = [self._text_starts(whole, max_length)]
         names = [name for name in ("input_ids", "token_type_ids") if name in tokens[0]]
         rows = [{name: torch.tensor(window[name]) for name in names} for window in tokens]
+        # A text with nothing in it gets no labels.
+        rows[0][_BLANK] = torch.tensor(not text.strip())
         if whole is not None and max_length is not None:
             for row in rows:
                 # At least one, for texts without a token.
@@ -233,6 +236,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
     ) -> dict[str, Tensor]:
         """Ids and scores of the best labels of each text, and those of branches, from the tokens of its windows."""
         counts, rows = [len(text) for text in texts], [window for text in texts for window in text]
+        blank = torch.stack([text[0].pop(_BLANK) for text in texts])  # (texts,)
         fields = {name: _padded([row[name] for row in rows], _NO_TOKEN * (name == "text_ids")) for name in rows[0]}
         fields["attention_mask"] = _padded([torch.ones_like(row["input_ids"]) for row in rows])
         if top_k is None:
@@ -242,10 +246,10 @@ class ExtremeMultiLabelPipeline(Pipeline):
             candidate_ids = torch.tensor(candidate_ids, device=self.model.device).unique()  # in order
         if max(counts) > 1:
             found = best_of_windows(self.model, fields, counts, windows, top_k, candidate_ids)
-            return {"ids": found.ids, "scores": found.scores, "branches": found.branch_scores}
+            return {"ids": found.ids, "scores": found.scores, "branches": found.branch_scores, _BLANK: blank}
         scores = self.model(**fields, output_logits=False, output_scores=True).scores
         best = scores.best(top_k, candidate_ids)
-        outputs = {"ids": best.ids, "scores": best.logits.sigmoid()}  # (texts, top_k)
+        outputs = {"ids": best.ids, "scores": best.logits.sigmoid(), _BLANK: blank}  # (texts, top_k)
         if branch_scores:
             logits = [branch.chosen(best.ids) for branch in scores.branches.values()]
             outputs["branches"] = torch.stack(logits, dim=-1).sigmoid()  # (texts, top_k, branches)
@@ -258,7 +262,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
         rows = [
             {"label": self._label_name(label), "score": score}
             for label, score in zip(outputs["ids"][0].tolist(), outputs["scores"][0].tolist(), strict=True)
-            if score >= threshold
+            if score >= threshold and not outputs[_BLANK]
         ]
         if branch_scores:
             # Those left out are the last.

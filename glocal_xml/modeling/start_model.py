@@ -83,7 +83,17 @@ def start_model(
     model = family(config, encoder=encoder)
     model.encoder.config = config.encoder
     model.set_label_names(label_names)
+    if getattr(encoder, "hf_quantizer", None) is not None:
+        # Loading would take its packed weights for plain ones.
+        model.save_pretrained = _refuse_to_save
     return model
+
+
+def _refuse_to_save(*args: Any, **kwargs: Any) -> None:
+    raise ValueError(
+        "A model around a quantised encoder is not saved whole: save its adapter (PEFT), or train without "
+        "`quantization_config` and pass it to `from_pretrained` of the trained model."
+    )
 
 
 def load_encoder(name_or_path: str | os.PathLike | PreTrainedModel, options: dict[str, Any]) -> PreTrainedModel:

@@ -6,10 +6,11 @@ from .ensemble_ranking import ensemble_top_k
 from .fit import fit
 from .gradient_clipping import clip_gradients
 from .model_card import card_of_run, render_model_card
+from .parameter_groups import parameter_groups
 from .report import branch_metrics
 from .run import main, run
 from .run_parser import parse_arguments
-from .trainer import XMTCTrainer, known_labels, parameter_groups
+from .trainer import XMTCTrainer, known_labels
 
 __all__ = [
     "DataArguments",

@@ -14,6 +14,7 @@ from glocal_xml.modeling import FAMILIES
 from glocal_xml.modeling.configuration_base import F_KINDS
 
 from .data_arguments import DataArguments
+from .sharding_on_cpu import check_sharding
 
 __all__ = ["MODEL_TYPES", "NO_ENCODER", "DataArguments", "ModelArguments", "XMTCTrainingArguments", "read_dict"]
 
@@ -224,6 +225,8 @@ class XMTCTrainingArguments(TrainingArguments):
             if getattr(self, name) and not accelerated:
                 logger.warning("%s asked for, but this device does not speed it up: using single precision.", name)
                 setattr(self, name, False)
+        if not accelerated:
+            check_sharding({"FSDP": self.fsdp, "DeepSpeed": self.deepspeed})
         # A branch on an early layer leaves those above without gradient, and so does a batch with label clusters that
         # none of its texts needs; Trainer's default would stop at that with gradient checkpointing.
         if self.ddp_find_unused_parameters is None:
@@ -249,10 +252,11 @@ class XMTCTrainingArguments(TrainingArguments):
             raise ValueError(f"`frozen_layers` must be at least 0, got {self.frozen_layers}.")
         if self.minutes is not None and self.minutes <= 0:
             raise ValueError(f"`minutes` must be above 0, got {self.minutes}.")
-        self.module_learning_rates = {
-            pattern: float(rate)
-            for pattern, rate in read_dict("module_learning_rates", self.module_learning_rates).items()
-        }
+        rates = read_dict("module_learning_rates", self.module_learning_rates)
+        try:
+            self.module_learning_rates = {pattern: float(rate) for pattern, rate in rates.items()}
+        except (TypeError, ValueError):
+            raise ValueError(f"`module_learning_rates` must hold numbers, got {rates}.") from None
 
 
 def read_dict(name: str, value: dict | str | None) -> dict[str, Any]:
@@ -260,7 +264,7 @@ def read_dict(name: str, value: dict | str | None) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"`{name}` must be a JSON object, got {value!r} ({error}).") from None
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"`{name}` must be a mapping, got {value!r}.")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from datasets import concatenate_datasets
-from transformers import AutoConfig
 
 from glocal_xml.data import LabelSpace
+from glocal_xml.trained_model import trained_config
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from .ensemble_ranking import ensemble_top_k
@@ -157,7 +157,7 @@ def _check_candidates(members: Sequence[str], top_k: int, candidates: int, depth
             f"`--candidates {depth}` or more."
         )
     for member in members:
-        shortlist = getattr(AutoConfig.from_pretrained(member), "shortlist", None)
+        shortlist = getattr(trained_config(member), "shortlist", None)
         if shortlist is not None and shortlist < candidates:
             raise ValueError(
                 f"`candidates` is {candidates}, but {member} has a shortlist of {shortlist} labels: pass "

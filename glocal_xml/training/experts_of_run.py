@@ -1,5 +1,6 @@
 """The experts and the blend of a run: fitted on its training texts, weighed on its validation texts."""
 
+import json
 import logging
 import os
 import time
@@ -8,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.calibration import best_threshold, judge_scores, report_lines
 from glocal_xml.calibration.threshold import measures_at
 from glocal_xml.data import LabelSpace, XMTCCollator
-from glocal_xml.data.text_files import check_file, read_lines
+from glocal_xml.data.text_files import read_strict_lines
 from glocal_xml.experts import (
     ExpertTexts,
     add_to_memory,
@@ -27,10 +29,10 @@ from glocal_xml.experts import (
     texts_in_memory,
 )
 from glocal_xml.experts.choose import choose_lexical_settings, default_lexical_settings
-from glocal_xml.experts.fit import LEXICAL
+from glocal_xml.experts.fit import LEXICAL, MEMORY
 from glocal_xml.experts.fit_blend import log_frequencies
 from glocal_xml.experts.name_texts import name_texts
-from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling import LexicalExpert, MemoryExpert, XMTCPreTrainedModel
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from .token_columns import start_tokens, whole_rows, with_whole_texts
@@ -143,7 +145,7 @@ class RunExperts:
 
     def _fit(self, model: XMTCPreTrainedModel, texts: ExpertTexts) -> None:
         """All processes have the same experts: the first fits them, the others read what it wrote."""
-        path = Path(self.args.output_dir, "experts.pt")
+        path = Path(self.args.output_dir, "experts.safetensors")
         options = {"show_progress": not self.args.disable_tqdm, **self.settings}
         if self.args.world_size == 1:
             fit_experts(model, texts, self.tokenizer, self.names, **options)
@@ -152,13 +154,29 @@ class RunExperts:
             if self.args.process_index == 0:
                 fit_experts(model, texts, self.tokenizer, self.names, **options)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                torch.save({name: (getattr(model, name), getattr(model.config, name)) for name in self.names}, path)
+                save_experts(model, self.names, path)
             else:
-                for name, (expert, sizes) in torch.load(path, weights_only=False).items():
-                    model.set_expert(name, expert, sizes)
+                load_experts(model, path)
         self.args.distributed_state.wait_for_everyone()
         if self.args.process_index == 0:
             os.unlink(path)
+
+
+def save_experts(model: XMTCPreTrainedModel, names: list[str], path: Path) -> None:
+    """Writes experts of a model with their sizes."""
+    tensors = {f"{name}.{key}": value for name in names for key, value in getattr(model, name).state_dict().items()}
+    sizes = {name: json.dumps(getattr(model.config, name)) for name in names}
+    save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, path, metadata=sizes)
+
+
+def load_experts(model: XMTCPreTrainedModel, path: Path) -> None:
+    """Gives a model the experts that [`save_experts`] wrote."""
+    with safe_open(path, framework="pt") as file:
+        for name, sizes in file.metadata().items():
+            sizes = json.loads(sizes)
+            expert = {LEXICAL: LexicalExpert, MEMORY: MemoryExpert}[name](model.config.num_labels, **sizes)
+            expert.load_state_dict({key: file.get_tensor(f"{name}.{key}") for key in expert.state_dict()})
+            model.set_expert(name, expert, sizes)
 
 
 def batches(
@@ -236,8 +254,8 @@ def read_label_texts(path: str | None) -> dict[str, list[str]] | None:
     if path is None:
         return None
     names: dict[str, list[str]] = {}
-    for number, line in enumerate(read_lines(check_file(path)), start=1):
-        label, *cells = line.decode("utf-8").rstrip("\r\n").split("\t")
+    for number, line in read_strict_lines(path):
+        label, *cells = line.split("\t")
         if not cells:
             raise ValueError(f"{path}, line {number}: there must be a tab between a label and its name.")
         # Further columns, such as broader labels, are no names.

@@ -1,6 +1,5 @@
 """The blend of a trained model: fitted again on other texts, and kept with the model."""
 
-import json
 import logging
 import os
 import shutil
@@ -18,6 +17,7 @@ from glocal_xml.calibration import ScoredLabels, judge_scores
 from glocal_xml.data import LabelSpace
 from glocal_xml.experts import MIN_TEXTS, blend_pairs, fit_blend, log_frequencies, texts_in_memory
 from glocal_xml.experts.token_rows import whole_text_ids
+from glocal_xml.json_text import json_text, read_json_object
 from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .experts_of_run import batches
@@ -99,9 +99,9 @@ def keep_blend(folder: str | os.PathLike, model: XMTCPreTrainedModel) -> None:
     """
     folder = Path(folder).resolve()
     if _has_frequencies(folder, model.log_frequencies):
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        config = read_json_object(folder / _CONFIG)
         config["blend"] = model.config.blend
-        write_atomically(folder / _CONFIG, json.dumps(config, indent=2, sort_keys=True) + "\n")
+        write_atomically(folder / _CONFIG, json_text(config, indent=2, sort_keys=True) + "\n")
         return
     temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     try:
@@ -123,7 +123,7 @@ def _has_frequencies(folder: Path, wanted: torch.Tensor) -> bool:
     if not (folder / name).is_file():
         if not (folder / _INDEX).is_file():
             return False
-        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        index = read_json_object(folder / _INDEX)
         name = index["weight_map"].get(_FREQUENCIES)
         if name is None:
             return False

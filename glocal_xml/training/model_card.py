@@ -1,6 +1,5 @@
 """The model card of a run: what `results.json` holds, as front matter for the Hub and as text for people."""
 
-import json
 import os
 import re
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from glocal_xml.json_text import read_json_object
 from glocal_xml.modeling import TextExpertsConfig
 
 from .card_blend import blend_limit, blend_of_model, blend_section, branches_of_model, experts_of_model
@@ -31,15 +31,12 @@ def card_of_run(source: str | os.PathLike, *, repo_id: str | None = None) -> tup
         repo_id: Id that the model has on the Hub; without one it is named after the folder.
     """
     path = Path(source, RESULTS_FILE) if Path(source).is_dir() else Path(source)
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); give the folder of a run or its {RESULTS_FILE}.") from error
-    if not isinstance(results, dict) or not {"settings", "environment"} <= results.keys():
+    results = read_json_object(path)
+    if not {"settings", "environment"} <= results.keys():
         raise ValueError(f"{path} is not the results of a run; give the folder of a run or its {RESULTS_FILE}.")
     config = path.with_name("config.json")
     if path.name == RESULTS_FILE and config.is_file():
-        fields = json.loads(config.read_text(encoding="utf-8"))
+        fields = read_json_object(config)
         results["config"] = {name: fields.get(name) for name in ("blend", *EXPERT_PAPERS)}
     name = repo_id or card_name(path, results["settings"]["model"]["model_type"])
     return name, render_model_card(results, name=name)

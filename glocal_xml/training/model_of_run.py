@@ -6,8 +6,10 @@ from itertools import takewhile
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace, LabelTree
 from glocal_xml.modeling import (
@@ -19,7 +21,7 @@ from glocal_xml.modeling import (
 )
 from glocal_xml.modeling.encoder import position_limit
 from glocal_xml.modeling.start_model import make_config
-from glocal_xml.trained_model import plain_model_errors
+from glocal_xml.trained_model import check_vocabulary, load_trained_model, plain_model_errors
 
 from .arguments import ModelArguments, XMTCTrainingArguments
 from .prepare import NO_ENCODER, encoder_path
@@ -47,8 +49,7 @@ def build_model(
     if model_args.model is not None:
         if model_args.model_config:
             raise ValueError("`model_config` is for new models; a trained model keeps the configuration it has.")
-        with plain_model_errors(model_args.model):
-            model = AutoModel.from_pretrained(model_args.model, dtype=torch.float32, trust_remote_code=False)
+        model = load_trained_model(model_args.model, tokenizer, dtype=torch.float32)
         if model_args.encoder is not None:
             return with_encoder(model, model_args, label_space, tokenizer)
         # Its own and those of the texts it is trained further on.
@@ -74,7 +75,8 @@ def with_encoder(
             f"{model_args.model} has an encoder already: leave out `--encoder` to train it further, or `--model` to "
             "start anew."
         )
-    own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
+    with plain_model_errors(model_args.encoder):
+        own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
     if own.get_vocab() != tokenizer.get_vocab():
         raise ValueError(
             f"The experts of {model_args.model} count other tokens than {model_args.encoder} has: start anew with "
@@ -100,15 +102,21 @@ def new_model(
         raise ValueError("`tree_levels` follows from the label tree: pass `--label_tree` instead.")
     options, fields = model_args.encoder_options, {**levels, **model_args.model_config}
     if not words and not model_args.encoder_dropout:
-        options = {**dropout_off(encoder_path(model_args.encoder), options), **options}
+        with plain_model_errors(model_args.encoder):
+            options = {**dropout_off(encoder_path(model_args.encoder), options), **options}
     if _leaves_out_local_branch(model_args, label_space.num_labels):
         fields["branches"] = "global"
-    model = family.from_encoder(
-        make_word_encoder(tokenizer, model_args.encoder_options) if words else encoder_path(model_args.encoder),
-        label_names=label_space.names,
-        encoder_options=options,
-        **fields,
-    )
+    try:
+        model = family.from_encoder(
+            make_word_encoder(tokenizer, model_args.encoder_options) if words else encoder_path(model_args.encoder),
+            label_names=label_space.names,
+            encoder_options=options,
+            **fields,
+        )
+    # What damaged files make of it.
+    except (SafetensorError, StrictDataclassError, RuntimeError) as error:
+        raise ValueError(f"{model_args.encoder} cannot be loaded: {error}") from error
+    check_vocabulary(model, tokenizer)
     if tree is not None:
         model.set_label_tree(tree.child_starts, tree.label_order)
     model.set_label_counts(label_space.counts)

@@ -1,16 +1,15 @@
 """Predictions kept in files, by this package and by others: labels of each text by name, with scores."""
 
 import os
-import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from glocal_xml.data import BadRow, read_text_rows
+from glocal_xml.data.array_files import read_sparse_matrix
 from glocal_xml.data.rows import RowProblem
 from glocal_xml.data.text_files import check_file, read_json_objects
 
@@ -131,12 +130,7 @@ def _from_omikuji(path: str, rows: Iterable[str], label_names: Sequence[str]) ->
 
 
 def _from_matrix(path: str, label_names: Sequence[str]) -> PredictionFile:
-    try:
-        matrix = sparse.csr_array(sparse.load_npz(path))
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{path} is no sparse matrix as scipy saves it ({error}); give what PECOS wrote as its predictions."
-        ) from error
+    matrix = read_sparse_matrix(path)
     labels, scores = [], []
     for start, end in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True):
         ids, values = matrix.indices[start:end], matrix.data[start:end].astype(float)

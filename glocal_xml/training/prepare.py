@@ -18,6 +18,7 @@ from glocal_xml.data import (
     load_xmtc_dataset,
     split_validation,
 )
+from glocal_xml.data.text_files import read_names
 from glocal_xml.modeling import (
     FAMILIES,
     AttentionConfig,
@@ -103,7 +104,8 @@ def load_tokenizer(
     if model_args.model is not None:
         tokenizer = trained_tokenizer(model_args.model)
         if model_args.encoder is not None and max_length is None:
-            own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
+            with plain_model_errors(model_args.encoder):
+                own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
             max_length = min(_DEFAULT_LENGTH, own.model_max_length)
     else:
         if model_args.encoder == WORD_ENCODER:
@@ -209,10 +211,7 @@ def load_texts(
 
 def read_label_names(path: str | None) -> list[str] | None:
     """All labels of a taxonomy, one per line."""
-    if path is None:
-        return None
-    with open(path, encoding="utf-8-sig", newline="\n") as file:
-        return [line.strip() for line in file if line.strip()]
+    return None if path is None else read_names(path)
 
 
 def take_parts(

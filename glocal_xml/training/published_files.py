@@ -12,12 +12,17 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from glocal_xml.data import LABEL_SPACE_FILES
+from glocal_xml.json_text import read_json_object
 from glocal_xml.modeling import FAMILIES, TextExpertsConfig
 
 from .run_folder import RESULTS_FILE
 
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "s*piece*.model")
+_SHARDS = "model-[0-9]*-of-[0-9]*.safetensors"
+_TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "spm.model", "sentencepiece.bpe.model"),
+)
 _OTHERS = ("label_tree.npz", *LABEL_SPACE_FILES, *_TOKENIZER)
 
 # By name: where a file lies, or what it holds where that differs.
@@ -45,9 +50,23 @@ def weight_files(folder: str | os.PathLike) -> list[str]:
     if (path / _WEIGHTS).is_file():
         return [_WEIGHTS]
     if (path / _INDEX).is_file():
-        shards = json.loads((path / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
-        return [_INDEX, *sorted(set(shards))]
+        shards = read_json_object(path / _INDEX).get("weight_map")
+        if not isinstance(shards, dict) or not all(fnmatch(str(name), _SHARDS) for name in shards.values()):
+            raise ValueError(f"{path / _INDEX} must have a `weight_map` to files called {_SHARDS}.")
+        return [_INDEX, *sorted(set(shards.values()))]
     raise ValueError(f"{folder} has no weights: {_WEIGHTS} is missing; pickled weights are not published.")
+
+
+def regular_file(folder: str | os.PathLike, name: str) -> Path:
+    """The path of a file that lies in a folder itself; what a name or a link leads to elsewhere is refused."""
+    path = Path(folder, name)
+    if os.path.basename(name) != name or "\\" in name:
+        raise ValueError(f"{folder} names {name!r}, which is no file in this folder: it is not published.")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ValueError(f"{path} is a link or no file, and is not published: put the file itself there.")
+    if not path.exists():
+        raise ValueError(f"{folder} is incomplete: {name} is missing. Save the model again, or train anew.")
+    return path
 
 
 def published_files(folder: str | os.PathLike) -> Files:
@@ -60,21 +79,14 @@ def published_files(folder: str | os.PathLike) -> Files:
     config = _read_config(path)
     # A machine's paths concern nobody else.
     files: Files = {_CONFIG: _as_json(_without_path_names(config))}
-    for name in (*weight_files(path), *_code(path, config)):
-        if not (path / name).is_file():
-            raise _incomplete(path, name)
-        files[name] = path / name
-    others = [file for file in path.iterdir() if any(fnmatch(file.name, pattern) for pattern in _OTHERS)]
-    files |= {file.name: file for file in others if file.is_file()}
+    others = [name for name in _OTHERS if os.path.lexists(path / name)]
+    for name in (*weight_files(path), *_code(path, config), *others):
+        files[name] = regular_file(path, name)
     for name, remedy in {"labels.txt": "model.set_label_names", "tokenizer_config.json": "tokenizer"}.items():
         if name not in files:
             raise ValueError(f"{folder} lacks {name}: save it there by `{remedy}` and `save_pretrained`.")
-    if (path / RESULTS_FILE).is_file():
-        try:
-            results = json.loads((path / RESULTS_FILE).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path / RESULTS_FILE} is damaged ({error}); delete it, or train again.") from error
-        files[RESULTS_FILE] = _as_json(public_results(results))
+    if os.path.lexists(path / RESULTS_FILE):
+        files[RESULTS_FILE] = _as_json(public_results(read_json_object(regular_file(path, RESULTS_FILE))))
     return dict(sorted(files.items()))
 
 
@@ -106,11 +118,11 @@ def public_results(value: Any) -> Any:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = read_json_object(regular_file(folder, _CONFIG))
+    except (OSError, ValueError) as error:
         raise ValueError(
             f"{folder} is no folder of a trained model: it has no readable {_CONFIG}; give the `--output_dir` of "
-            "`glocal-xml train`."
+            f"`glocal-xml train` ({error})"
         ) from None
     families = [family.model_type for family in (*FAMILIES, TextExpertsConfig)]
     if config.get("model_type") not in families:
@@ -128,20 +140,21 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _code(folder: Path, config: dict[str, Any]) -> set[str]:
     """The files that the classes of a checkpoint are made of; others that lie there are somebody's own."""
-    classes = list(config.get("auto_map", {}).values())
-    classes += [pipeline["impl"] for pipeline in config["custom_pipelines"].values()]
+    try:
+        classes = list(config.get("auto_map", {}).values())
+        classes += [pipeline["impl"] for pipeline in config["custom_pipelines"].values()]
+        modules = {name.rpartition("--")[2].split(".")[0] for name in classes}
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError(f"{folder / _CONFIG} has an `auto_map` or `custom_pipelines` of another form.") from None
     code = set()
-    for name in {name.rpartition("--")[2].split(".")[0] for name in classes}:
-        file = folder / f"{name}.py"
+    for name in modules:
+        file = regular_file(folder, f"{name}.py")
         try:
             code |= {file.name, *map(os.path.basename, get_relative_import_files(file))}
         except FileNotFoundError as error:
-            raise _incomplete(folder, os.path.basename(error.filename)) from None
+            regular_file(folder, os.path.basename(error.filename))
+            raise
     return code
-
-
-def _incomplete(folder: Path, name: str) -> ValueError:
-    return ValueError(f"{folder} is incomplete: {name} is missing. Save the model again, or train anew.")
 
 
 def _without_path_names(config: Any) -> Any:

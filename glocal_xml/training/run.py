@@ -1,9 +1,9 @@
 """One run from files to results: train, evaluate, predict. Behind `examples/run_xmtc.py` and `glocal-xml train`."""
 
 import logging
-import signal
 import sys
 import time
+from pickle import UnpicklingError
 from typing import Any
 
 import datasets
@@ -11,6 +11,7 @@ import transformers
 from transformers import set_seed
 
 from glocal_xml.data import LabelSpace
+from glocal_xml.interruption import terminated_like_ctrl_c
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from .experts_of_run import RunExperts, blend_of_run, judge_blend
@@ -42,17 +43,18 @@ from .run_folder import (
     check_run_folder,
     check_same_labels,
     clear_run_folder,
-    last_good_checkpoint,
     prediction_lines,
     write_card,
     write_predictions,
     write_results,
 )
 from .run_parser import parse_arguments
+from .sharding_on_cpu import check_together
 from .time_budget import has_time, plan_time
 from .token_columns import with_whole_texts
 from .trainer import XMTCTrainer
 from .tree_of_run import tree_of_run
+from .whole_checkpoints import last_good_checkpoint
 from .windows_of_run import check_windows, tokens_of_run
 
 logger = logging.getLogger("glocal_xml")
@@ -108,6 +110,7 @@ def run(
             f"`label_shards` is {args.label_shards}, but Trainer trains whole label tables only: use "
             "`examples/run_xmtc_no_trainer.py`, which reads the same flags and recipes, or leave it at 1."
         )
+    check_together(args.world_size)
     checkpoint = check_run_folder(
         args.output_dir,
         resume=args.resume_from_checkpoint,
@@ -234,10 +237,9 @@ def run(
 
 def train(trainer: XMTCTrainer, checkpoint: str | None) -> dict[str, float]:
     """Trains to the end; an interruption says where the run stands and how to resume it."""
-    # A polite request to stop gets the same answer as Ctrl-C; SIGINT itself may be ignored in the background.
-    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+        with terminated_like_ctrl_c():
+            return trainer.train(resume_from_checkpoint=checkpoint).metrics
     except KeyboardInterrupt:
         last = last_good_checkpoint(trainer.args.output_dir)
         logger.warning(
@@ -248,13 +250,9 @@ def train(trainer: XMTCTrainer, checkpoint: str | None) -> dict[str, float]:
             else "No checkpoint had been written yet; smaller `--save_steps` with `--save_strategy steps` write more.",
         )
         raise SystemExit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    return metrics
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
+    except UnpicklingError as error:
+        # Checkpoints hold numbers; anything else in their files is refused, not run.
+        raise ValueError(f"{checkpoint} cannot be resumed from: {str(error).splitlines()[0]}") from error
 
 
 def judge(

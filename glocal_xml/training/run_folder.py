@@ -1,16 +1,17 @@
 """The folder of a run: what it holds, when it may be used again, where to resume, and the files of results."""
 
-import json
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from glocal_xml.atomic_file import write_atomically
+from glocal_xml.atomic_file import remove_leftovers, write_atomically
 from glocal_xml.data import LabelSpace
+from glocal_xml.json_text import json_text
 from glocal_xml.modeling.configuration_base import find_label_names
+
+from .whole_checkpoints import last_good_checkpoint, why_not_whole
 
 RESULTS_FILE = "results.json"
 PREDICTIONS_FILE = "predictions.jsonl"
@@ -20,26 +21,13 @@ CARD_MARK = "<!-- Written by glocal-xml from the results of the run. -->"
 _RUN_FILES = (RESULTS_FILE, PREDICTIONS_FILE, "config.json", "model.safetensors", "trainer_state.json")
 
 
-def last_good_checkpoint(folder: str | os.PathLike) -> str | None:
-    """The newest checkpoint that was written to the end; incomplete ones are skipped."""
-    checkpoints = [path for path in Path(folder).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-    for path in sorted(checkpoints, key=lambda path: int(path.name.split("-")[1]), reverse=True):
-        try:
-            # Trainer writes its state last.
-            json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        return str(path)
-    return None
-
-
 def check_run_folder(folder: str, *, resume: str | None, overwrite: bool, model: str | None = None) -> str | None:
     """
     Refuses a folder that must not be written to, and returns the checkpoint to resume from, if any.
 
     Args:
         folder: Folder of the run.
-        resume: `"last"` for the newest good checkpoint in the folder, the path of a checkpoint, or `None`.
+        resume: `"last"` for the newest whole checkpoint in the folder, the path of a checkpoint, or `None`.
         overwrite: Whether a run that the folder holds is to be deleted.
         model: Folder of the model that the run starts from.
     """
@@ -50,10 +38,11 @@ def check_run_folder(folder: str, *, resume: str | None, overwrite: bool, model:
         raise ValueError(f"The output folder {folder} holds the model {model} that is used; choose another one.")
     if resume is not None:
         checkpoint = last_good_checkpoint(path) if resume == "last" else resume
-        if checkpoint is None or not Path(checkpoint, "trainer_state.json").is_file():
+        reason = "" if resume == "last" else why_not_whole(checkpoint)
+        if checkpoint is None or reason:
             raise ValueError(
-                f"No complete checkpoint to resume from in {folder if resume == 'last' else resume}: start the run "
-                "anew with `--overwrite_output true`."
+                f"No complete checkpoint to resume from in {checkpoint or folder}{f' ({reason})' if reason else ''}: "
+                "start the run anew with `--overwrite_output true`."
             )
         return checkpoint
     if holds_run(path) and not overwrite:
@@ -94,6 +83,7 @@ def clear_run_folder(folder: str | os.PathLike) -> None:
         (path / name).unlink(missing_ok=True)
     if holds_card(path):
         (path / CARD_FILE).unlink()
+    remove_leftovers(path)
 
 
 def holds_run(folder: str | os.PathLike) -> bool:
@@ -120,7 +110,7 @@ def write_card(folder: str | os.PathLike, card: str) -> Path | None:
 def write_results(folder: str | os.PathLike, results: dict[str, Any]) -> Path:
     """Writes `results.json`, whole or not at all."""
     path = Path(folder, RESULTS_FILE)
-    write_atomically(path, json.dumps(results, indent=2, ensure_ascii=False, default=str) + "\n")
+    write_atomically(path, json_text(results, indent=2, default=str) + "\n")
     return path
 
 
@@ -143,5 +133,5 @@ def prediction_lines(
 def write_predictions(folder: str | os.PathLike, lines: Iterable[dict[str, Any]]) -> Path:
     """Writes `predictions.jsonl`, whole or not at all."""
     path = Path(folder, PREDICTIONS_FILE)
-    write_atomically(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    write_atomically(path, "".join(json_text(line) + "\n" for line in lines))
     return path

@@ -12,6 +12,8 @@ from transformers import HfArgumentParser
 
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 
+# Levels of mappings and lists in a recipe.
+_DEEPEST = 20
 _DESCRIPTION = """Train, evaluate and predict; what is done follows from the files that are given.
 
 examples:
@@ -89,15 +91,32 @@ def _meant(name: str, known: list[str]) -> str:
 def read_recipe(path: str) -> dict[str, Any]:
     """A recipe as a mapping from argument names to values."""
     try:
-        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8-sig")
+        _check_nesting(path, text)
+        recipe = yaml.safe_load(text)
     except FileNotFoundError:
         raise ValueError(f"There is no recipe {path}.") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no UTF-8 text ({error}); save it as UTF-8.") from None
     except yaml.YAMLError as error:
         place = f", line {error.problem_mark.line + 1}" if getattr(error, "problem_mark", None) else ""
         raise ValueError(f"{path}{place}: not valid YAML ({getattr(error, 'problem', error)}).") from None
     if not isinstance(recipe, dict):
         raise ValueError(f"{path} must be a mapping from argument names to values.")
+    if wrong := [name for name in recipe if not isinstance(name, str)]:
+        raise ValueError(f"{path}: {wrong[0]!r} is no argument name.")
     return {name: _with_exponents(value) for name, value in recipe.items()}
+
+
+def _check_nesting(path: str, text: str) -> None:
+    """Refuses what a few lines can make too large or too deep to be read."""
+    depth = 0
+    for event in yaml.parse(text):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"{path}: aliases (*name) are not read; write each value where it belongs.")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError(f"{path} is nested too deeply: it must be a mapping from argument names to values.")
 
 
 def _with_exponents(value: Any) -> Any:

@@ -2,19 +2,26 @@
 
 import os
 import shutil
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed
 import torch.distributed.checkpoint as distributed_checkpoint
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from transformers import AutoModel, PreTrainedTokenizerBase
 from transformers.distributed import DistributedConfig
 
 from glocal_xml.data import LabelSpace
+from glocal_xml.json_text import json_text, read_json_object
 from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .arguments import ModelArguments
 from .model_of_run import build_model
+
+_NUMBERS = "numbers.json"
+_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 def check_label_shards(label_shards: int) -> None:
@@ -64,27 +71,41 @@ def load_split_model(folder: str, label_shards: int) -> XMTCPreTrainedModel:
     return AutoModel.from_pretrained(folder, dtype=torch.float32, distributed_config=split)
 
 
-def save_split_state(
-    folder: str,
-    model: XMTCPreTrainedModel,
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-) -> None:
-    """Writes what training goes on from, every process its part."""
-    parameters, states = get_state_dict(model, optimizer)
-    state = {"model": parameters, "optimizer": states, "schedule": schedule.state_dict()}
-    distributed_checkpoint.save(state, checkpoint_id=folder)
+def save_split_state(folder: str, model: XMTCPreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
+    """Writes what training continues from, every process its part: tensors as safetensors, numbers as JSON."""
+    tensors, numbers = _split_state(model, optimizer)
+    distributed_checkpoint.save(tensors, storage_writer=HuggingFaceStorageWriter(folder, save_distributed=True))
+    # Steps are tensors of one number.
+    numbers = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in numbers.items()}
+    if torch.distributed.get_rank() == 0:
+        Path(folder, _NUMBERS).write_text(json_text(numbers), encoding="utf-8")
 
 
-def load_split_state(
-    folder: str,
-    model: XMTCPreTrainedModel,
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-) -> None:
-    """Goes on from what [`save_split_state`] wrote; the number of processes may be another."""
-    parameters, states = get_state_dict(model, optimizer)
-    state = {"model": parameters, "optimizer": states, "schedule": schedule.state_dict()}
-    distributed_checkpoint.load(state, checkpoint_id=folder)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    schedule.load_state_dict(state["schedule"])
+def load_split_state(folder: str, model: XMTCPreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
+    """Continues from what [`save_split_state`] wrote; the number of processes may be another."""
+    tensors, numbers = _split_state(model, optimizer)
+    distributed_checkpoint.load(tensors, storage_reader=HuggingFaceStorageReader(folder))
+    saved = read_json_object(Path(folder, _NUMBERS))
+    numbers = {
+        name: torch.full_like(value, saved[name]) if isinstance(value, torch.Tensor) else saved[name]
+        for name, value in numbers.items()
+    }
+    parts: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}}
+    for name, value in (tensors | numbers).items():
+        part, _, rest = name.partition(".")
+        parts[part][rest] = value
+    set_state_dict(
+        model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"], options=_FLAT
+    )
+
+
+def _split_state(
+    model: XMTCPreTrainedModel, optimizer: torch.optim.Optimizer
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Tensors of the model and of its optimiser by name, and the single numbers among them."""
+    parameters, states = get_state_dict(model, optimizer, options=_FLAT)
+    state = {f"model.{name}": value for name, value in parameters.items()}
+    state |= {f"optimizer.{name}": value for name, value in states.items()}
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor) and value.dim()}
+    numbers = {name: value for name, value in state.items() if name not in tensors}
+    return tensors, numbers

@@ -1,7 +1,6 @@
 """Trainer with per-module learning rates that ranks labels before it gathers and reports every branch."""
 
 import logging
-import re
 from collections.abc import Iterator, Sized
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,13 @@ from huggingface_hub import HfApi, ModelCard
 from torch import nn
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, ProgressCallback, Trainer
+from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from glocal_xml.data import LabelSpace, XMTCCollator
 from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling.load_checks import check_finite
 
 from .arguments import XMTCTrainingArguments
 from .callbacks import EpochStarter, RunReporter, TrainingFacts
@@ -23,12 +25,14 @@ from .collapse import CollapseWatch
 from .gradient_clipping import clip_gradients
 from .model_card import card_name, describe_card, render_model_card
 from .model_of_run import check_processes
-from .published_files import commit_operations, memory_notice, published_files
+from .parameter_groups import parameter_groups
+from .published_files import commit_operations, memory_notice, published_files, regular_file
 from .report import FINAL, branch_metrics, final_name, rankings
 from .rowwise_adamw import for_sparse_tables
 from .run_folder import CARD_FILE, RESULTS_FILE, write_card, write_results
 from .time_budget import TimeBudget
 from .trainer_card import results_of_trainer
+from .whole_checkpoints import check_loss, write_manifest
 from .windows_of_run import WINDOW_COUNTS, WindowCollator, rank_windows
 
 logger = logging.getLogger(__name__)
@@ -136,6 +140,12 @@ class XMTCTrainer(Trainer):
                 self._loss_terms[name] = self._loss_terms.get(name, 0.0) + term.mean()
         return (loss, outputs) if return_outputs else loss
 
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As `Trainer` has it; a loss that is not finite ends training, since no later one would be."""
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        check_loss(loss, self.state.global_step + 1, self.args.output_dir)
+        return loss
+
     # These two: Trainer clips by a function that does not take sparse gradients, and nothing public replaces it.
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         return self._clip(model, self.args.max_grad_norm)
@@ -192,6 +202,8 @@ class XMTCTrainer(Trainer):
                 return None, rank_windows(self.model, inputs, self.windows, self._ranked_labels()), labels
         with self.compute_loss_context_manager():
             outputs = model(**inputs, top_k=self._ranked_labels(), output_logits=False)
+        if outputs.loss is not None and self.train_dataset is not None:
+            check_loss(outputs.loss, self.state.global_step, self.args.output_dir)
         if prediction_loss_only:
             return outputs.loss, None, None
         return outputs.loss, rankings(self.model, outputs), labels
@@ -221,10 +233,28 @@ class XMTCTrainer(Trainer):
         return branch_metrics(evaluation.predictions, evaluation.label_ids, self.label_space, self.args)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        # Called for every checkpoint, which `save_model` is not.
+        check_finite(self.model)
         super()._save(output_dir, state_dict)
+        output_dir = self.args.output_dir if output_dir is None else output_dir
+        # A pickle of all arguments, the token for the Hub among them, which nothing reads.
+        Path(output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
         # With its label space a checkpoint can be evaluated and trained further on its own.
-        self.label_space.save(self.args.output_dir if output_dir is None else output_dir)
+        self.label_space.save(output_dir)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        # Older checkpoints are deleted when this one is known to be whole, and not before.
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            # Nothing public says where checkpoints of a trial are.
+            folder = self._get_output_dir(trial=trial)
+            write_manifest(Path(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"))
+            best = self.state.best_model_checkpoint
+            rotate_checkpoints(folder, save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
 
     def create_model_card(
         self,
@@ -266,7 +296,7 @@ class XMTCTrainer(Trainer):
         if not self.is_world_process_zero():
             return None
         self.create_model_card(**kwargs)
-        files = published_files(self.args.output_dir) | {CARD_FILE: Path(self.args.output_dir, CARD_FILE)}
+        files = published_files(self.args.output_dir) | {CARD_FILE: regular_file(self.args.output_dir, CARD_FILE)}
         revision = self.args.hub_revision if revision is None else revision
         if (notice := memory_notice(files)) is not None:
             logger.warning(notice)
@@ -306,47 +336,3 @@ class GroupedByLength(Sampler):
 def known_labels(labels: torch.Tensor, num_labels: int) -> torch.Tensor:
     """Padded label ids without those that the model was not built for; metrics still count these as misses."""
     return labels.masked_fill(labels >= num_labels, -100)
-
-
-def parameter_groups(
-    model: nn.Module,
-    *,
-    learning_rate: float,
-    module_learning_rates: dict[str, float],
-    weight_decay: float,
-    decayed: set[str],
-) -> list[dict[str, Any]]:
-    """
-    Optimiser groups with a learning rate per module.
-
-    Args:
-        model: The model.
-        learning_rate: Rate of all parameters that no pattern fits.
-        module_learning_rates: Rate by regular expression, matched from the start of the parameter name; of several
-            that fit, the first counts. One that decides nothing is an error, since it is most likely a slip.
-        weight_decay: Weight decay of the parameters in `decayed`; all others have none.
-        decayed: Names of the parameters with weight decay.
-    """
-    try:
-        patterns = {pattern: re.compile(pattern) for pattern in module_learning_rates}
-    except re.error as error:
-        raise ValueError(f"The learning rate pattern {error.pattern!r} is no regular expression: {error}.") from None
-    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
-    unused = dict.fromkeys(module_learning_rates)
-    for wrapped, parameter in model.named_parameters():
-        # Below the two wrappers of PEFT names are the model's.
-        name = wrapped.removeprefix("base_model.model.")
-        pattern = next((pattern for pattern in patterns if patterns[pattern].match(name)), None)
-        unused.pop(pattern, None)
-        if parameter.requires_grad:
-            rate = learning_rate if pattern is None else module_learning_rates[pattern]
-            # Parameters that are split over processes and whole ones cannot be updated by one call.
-            split = hasattr(parameter, "to_local")
-            groups.setdefault((rate, weight_decay if wrapped in decayed else 0.0, split), []).append(parameter)
-    if unused:
-        modules = sorted({re.escape(".".join(name.split(".")[:2])) for name, _ in model.named_parameters()})
-        raise ValueError(
-            f"The learning rate patterns {', '.join(map(repr, unused))} decide no parameter: each must fit the start "
-            f"of a name that no earlier pattern fits. The modules are {', '.join(modules)}."
-        )
-    return [{"params": group, "lr": rate, "weight_decay": decay} for (rate, decay, _), group in groups.items()]

@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 from glocal_xml.data import LabelSpace, LabelTree, build_label_tree, label_features_from_texts
 from glocal_xml.data.label_features import label_features_from_embeddings
 from glocal_xml.modeling.encoder import position_limit
+from glocal_xml.trained_model import plain_model_errors
 
 from .arguments import ModelArguments
 from .prepare import encoder_path
@@ -110,8 +111,9 @@ def embed(texts: list[str], encoder: str, show_progress: bool) -> np.ndarray:
             f"{WORD_ENCODER} has learned nothing to embed label names or texts by: build the label tree with the "
             "features `texts`, or pass the label_tree.npz of a run with another encoder."
         )
-    tokenizer = AutoTokenizer.from_pretrained(encoder_path(encoder))
-    model = AutoModel.from_pretrained(encoder_path(encoder), dtype=torch.float32).eval()
+    with plain_model_errors(encoder):
+        tokenizer = AutoTokenizer.from_pretrained(encoder_path(encoder))
+        model = AutoModel.from_pretrained(encoder_path(encoder), dtype=torch.float32).eval()
     longest = min(_EMBEDDED_TOKENS, position_limit(model) or _EMBEDDED_TOKENS)
     rows = []
     for start in tqdm(range(0, len(texts), _EMBEDDED_AT_A_TIME), desc="embedding", disable=not show_progress):

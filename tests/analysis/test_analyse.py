@@ -179,7 +179,7 @@ def test_help_lists_the_studies(capsys):
     [
         (["layers", "--layers", "9"], "0 (embedding output) to 3"),
         (["experts"], "is about me_xml"),
-        (["layers", "--resume_from_checkpoint", "x"], "leave `--resume_from_checkpoint` out"),
+        (["layers", "--resume_from_checkpoint", "x"], "leave out `--resume_from_checkpoint`"),
         (["layers", "--module_learning_rates", '{"locl_head": 1}'], "'locl_head' decide no parameter"),
         (["sweep"], "the studies are layers"),
     ],

@@ -55,7 +55,7 @@ def broken(model_folder, name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("half", "half cannot be loaded: Error while deserializing"),
+        ("half", "half cannot be loaded: model.safetensors is cut off"),
         ("none", "none cannot be loaded: Error no file named model.safetensors"),
         ("larger", "larger cannot be loaded: "),
         ("parent", "parent is no model, since it has no config.json; one of the folders in it may be: checkpoint-7"),

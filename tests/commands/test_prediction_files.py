@@ -156,7 +156,7 @@ def test_only_the_test_texts_of_a_run_count(tmp_path):
         ("x.jsonl", '{"predictions": [["c", 0.5]]}\n', "line 1: no `predictions` of the form"),
         ("x.jsonl", '{"predictions": []}\n{"pred\n', "line 2: broken JSON"),
         ("x.jsonl", '{"predictions": [{"label": "c", "score": 3}]}\n', "the score 3.0 is no probability"),
-        ("x.jsonl", '{"predictions": [{"label": "c", "score": NaN}]}\n', "the score nan is no probability"),
+        ("x.jsonl", '{"predictions": [{"label": "c", "score": NaN}]}\n', "NaN is no JSON"),
         ("x.jsonl", '{"predictions": []}\n', "predictions for 1 texts, the test file has 3"),
         ("x.txt", "0 0.5\t9 0.1\n\n\n", "has label 9, but there are 4 names"),
         ("x.txt", "0 0.5\t0 0.1\n\n\n", "row 1: a label is there twice"),

@@ -251,6 +251,8 @@ def test_files_that_cannot_be_read(tmp_path):
     for content in (b"", gzip.compress(b"")):
         with pytest.raises(ValueError, match="empty"):
             list(read_rows(write(tmp_path / "rows.jsonl", content)))
+    with pytest.raises(ValueError, match="UTF-16 text; save it as UTF-8"):
+        list(read_rows(write(tmp_path / "rows.csv", "text,labels\na,b\n".encode("utf-16"))))
     damaged = gzip.compress(b'{"text": "x", "labels": ["a"]}\n' * 50)[:-9]
     with pytest.raises(ValueError, match="damaged gzip"):
         list(read_rows(write(tmp_path / "rows.jsonl", damaged), bad_rows=BadRows("skip")))

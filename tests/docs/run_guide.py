@@ -14,7 +14,7 @@ from pathlib import Path
 
 from glocal_xml.cli import main
 
-SKIPPED = ("pip install", "make ", "torchrun", "accelerate launch", "python examples/", "python benchmarks/")
+SKIPPED = ("pip install", "make ", "torchrun --nproc_per_node 2 examples/", "accelerate launch", "python benchmarks/")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = re.compile(r"[|<>;&$`]|^for ")
 

@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[2]
 DEBTAGS = "examples/data/debtags/train.jsonl.gz"
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUNNABLE = [guide for guide in GUIDES if snippets(guide)]
-# Those that train several models each; like all guides they are also run with real weights.
-LONG_GUIDES = ("choose_a_family", "experts", "half_a_million_labels", "living_models", "migrate")
+# Those that train several models or start several processes; like all guides they are also run with real weights.
+LONG_GUIDES = ("bulk_tagging", "choose_a_family", "experts", "half_a_million_labels", "living_models", "migrate")
 
 
 @pytest.fixture

@@ -77,6 +77,9 @@ def assert_gives_what_the_model_gives(model, probabilities_of=None, best_of=None
             torch.testing.assert_close(own, expected.top_k_scores, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.compatibility(
+    "Other libraries", "`torch.export`", "works in every family, also with rankings", since="0.1"
+)
 @pytest.mark.parametrize(("case", "encoder"), PROGRAMS)
 def test_a_program_gives_what_the_model_gives(case, encoder):
     model = model_of(case, encoder).train()
@@ -85,6 +88,12 @@ def test_a_program_gives_what_the_model_gives(case, encoder):
     assert_gives_what_the_model_gives(model, program, best)
 
 
+@pytest.mark.compatibility(
+    "Other libraries",
+    "ONNX and onnxruntime",
+    "works in every family, within 1e-5 of the model; needs the extra `onnx`",
+    since="0.1",
+)
 @pytest.mark.parametrize(("case", "encoder"), PROGRAMS)
 def test_onnx_gives_what_the_model_gives(case, encoder, tmp_path):
     pytest.importorskip("onnxscript")
@@ -167,6 +176,12 @@ def test_the_command_writes_all_that_is_needed(tokenizer, tmp_path, capsys):
     assert "the best 3 labels" in capsys.readouterr().out
 
 
+@pytest.mark.compatibility(
+    "Other libraries",
+    "int8 on a CPU (`glocal_xml.export.quantized`)",
+    "works for prediction: scores within 0.1; saving and training are refused",
+    since="0.1",
+)
 @pytest.mark.parametrize(
     "case", ["glocal_xml", "glocal_xml-tree", "me_xml", "aplc_xlnet-tails", "light_attention-static"]
 )

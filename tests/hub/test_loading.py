@@ -40,6 +40,12 @@ def load(hub, trained, tmp_path_factory):
     return SimpleNamespace(commits=commits, sums=sums, found=found, names=names)
 
 
+@pytest.mark.compatibility(
+    "Loading and saving",
+    "`trust_remote_code=True` without the package",
+    "works: models and pipeline travel with the weights",
+    since="0.1",
+)
 def test_the_code_of_the_card_and_an_old_commit_without_the_package(hub, load):
     card = hub.repos["models/me/load"].files()["README.md"].content.decode()
     code = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)[0]

@@ -31,6 +31,12 @@ def scores_of(model, inputs):
     return model.score_labels(torch.arange(NUM_LABELS), **inputs)["final"]
 
 
+@pytest.mark.compatibility(
+    "Other libraries",
+    "PEFT: LoRA on the encoder, heads in `modules_to_save`",
+    "works: train, save, load, merge, with any task type",
+    since="0.1",
+)
 @pytest.mark.parametrize("task", [None, "SEQ_CLS", "FEATURE_EXTRACTION"])
 @pytest.mark.parametrize("case", HEADS)
 def test_train_save_load_and_merge(case, task, tmp_path):
@@ -70,12 +76,21 @@ def test_what_a_model_does_not_take_is_named():
         model(None, inputs_embeds=torch.zeros(2, 3, 16))
 
 
+@pytest.mark.compatibility(
+    "Other libraries", "PEFT: LoRA on label tables (`all-linear`)", "refused; name layers of the encoder", since="0.1"
+)
 def test_a_label_table_under_an_adapter_is_refused():
     model = peft.get_peft_model(make_model("glocal_xml"), peft.LoraConfig(target_modules="all-linear"))
     with pytest.raises(ValueError, match="leave them out of adapters"):
         model(**inputs_of(model))
 
 
+@pytest.mark.compatibility(
+    "Other libraries",
+    "PEFT in `XMTCTrainer`, pipeline and `explain`",
+    "works; rates per module go by the names of the model",
+    since="0.1",
+)
 def test_trainer_pipeline_and_explanation(encoder_folder, text_file, tokenizer, tmp_path):
     parts, label_space = load_xmtc_dataset({"train": text_file("train.jsonl", 24)})
     base = GlocalXMLForMultiLabel.from_encoder(encoder_folder, label_names=label_space.names)

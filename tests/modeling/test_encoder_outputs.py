@@ -19,6 +19,12 @@ def model(request):
     return model.eval()
 
 
+@pytest.mark.compatibility(
+    "Prediction",
+    "`output_hidden_states`, `output_attentions`, `return_dict`",
+    "work as everywhere in Transformers",
+    since="0.1",
+)
 def test_hidden_states_and_attentions_are_those_of_the_encoder(model):
     output = model(IDS, MASK, output_hidden_states=True, output_attentions=True)
     expected = model.encoder(IDS, MASK, output_hidden_states=True, output_attentions=True)

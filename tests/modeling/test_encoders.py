@@ -83,6 +83,12 @@ def test_scores_depend_on_the_text_and_not_on_padding(kind):
             torch.testing.assert_close(values, scores[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.compatibility(
+    "Encoders",
+    "BERT, RoBERTa, XLNet, DistilBERT, ELECTRA, MPNet",
+    "train, are saved and loaded, in half precision too",
+    since="0.1",
+)
 @pytest.mark.parametrize("kind", LAYERED)
 def test_training_saving_and_half_precision(kind, tmp_path):
     model = start(kind)
@@ -152,6 +158,12 @@ READERS = {
 }
 
 
+@pytest.mark.compatibility(
+    "Encoders",
+    "Qwen, Llama, GPT-2 and other decoders",
+    "work: the last token stands for a text, or what `document_pooling` says",
+    since="0.1",
+)
 @pytest.mark.parametrize("kind", sorted(READERS))
 def test_the_default_is_a_token_that_sees_the_text(kind):
     make, expected = READERS[kind]
@@ -251,6 +263,9 @@ def test_an_encoder_outlives_its_folder(tmp_path):
 ALL_FAMILIES = {**FAMILIES, TextExpertsConfig: TextExpertsForMultiLabel}
 
 
+@pytest.mark.compatibility(
+    "Loading and saving", "`from_pretrained` of a bare encoder", "refused; `from_encoder` starts a model", since="0.1"
+)
 @pytest.mark.parametrize("family", ALL_FAMILIES.values(), ids=lambda family: family.config_class.model_type)
 @pytest.mark.parametrize("kind", ["bert", "xlnet"])
 def test_files_of_another_model_are_refused(family, kind, tmp_path):
@@ -283,6 +298,9 @@ def encoder_weights(model):
     return {name: value for name, value in model.state_dict().items() if name.startswith("encoder.")}
 
 
+@pytest.mark.compatibility(
+    "Encoders", "T5, BART and other models with a decoder", "the encoder alone is taken, saved and loaded", since="0.1"
+)
 @pytest.mark.parametrize("make", [T5EncoderModel, AutoModel.from_config, T5ForConditionalGeneration], ids=str)
 def test_of_t5_the_encoder_is_taken(make, tmp_path, caplog, monkeypatch):
     whole = make(KINDS["t5"]())
@@ -344,6 +362,7 @@ def test_t5_loads_as_remote_code_without_the_package(tmp_path):
     assert pooling == "mean" and "pip install glocal-xml" in error
 
 
+@pytest.mark.compatibility("Encoders", "Longformer, LED", "works: the document token sees the whole text", since="0.1")
 @pytest.mark.parametrize("kind", ["led", "longformer"])
 def test_the_first_token_sees_a_long_text(kind):
     model = start(kind, local_layer=2)
@@ -360,6 +379,12 @@ def test_the_first_token_sees_a_long_text(kind):
     torch.testing.assert_close(states.hidden_states[3], outputs.last_hidden_state)
 
 
+@pytest.mark.compatibility(
+    "Training",
+    "`gradient_checkpointing`",
+    "works where the encoder has it, else refused; the same gradients",
+    since="0.1",
+)
 @pytest.mark.parametrize("kind", [*LAYERED, "word_lstm"])
 def test_gradient_checkpointing_where_the_encoder_has_it(kind):
     family = FAMILIES[LightAttentionConfig] if kind == "word_lstm" else GlocalXMLForMultiLabel
@@ -382,6 +407,12 @@ def test_decoders_keep_nothing_for_generation():
     assert model.encoder(TEXTS).past_key_values is None
 
 
+@pytest.mark.compatibility(
+    "Encoders",
+    "texts longer than the encoder has positions for",
+    "refused with what to do; pipeline and commands cut texts or read them by windows",
+    since="0.1",
+)
 @pytest.mark.parametrize("kind", ["gpt2", "bart", "led"])
 def test_texts_longer_than_the_positions_are_refused(kind):
     model = start(kind)
@@ -390,6 +421,9 @@ def test_texts_longer_than_the_positions_are_refused(kind):
         model(torch.full((1, 65), 7))
 
 
+@pytest.mark.compatibility(
+    "Loading and saving", "`resize_token_embeddings`", "works: saved and loaded with the new size", since="0.1"
+)
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_resized_embeddings_are_saved_and_loaded(kind, tmp_path):
     words = kind == "word_lstm"

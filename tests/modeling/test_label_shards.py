@@ -223,6 +223,12 @@ def two_processes(tmp_path_factory):
     return folder, [torch.load(folder / f"seen-{rank}.pt") for rank in range(2)]
 
 
+@pytest.mark.compatibility(
+    "Several processes",
+    "labels split over processes (`DistributedConfig(tp_size=2)`)",
+    "works: losses and rankings of the whole model",
+    since="0.1",
+)
 @pytest.mark.parametrize("name", CASES)
 def test_split_models_equal_whole_ones(name, two_processes):
     folder, seen = two_processes

@@ -71,6 +71,12 @@ def assert_same(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.compatibility(
+    "Loading and saving",
+    "Accelerate's offloading to disk or main memory, `device_map` with `disk`",
+    "works for prediction: the same scores; a loss is refused",
+    since="0.1",
+)
 @pytest.mark.parametrize("case", MODELS)
 def test_offloaded_weights_give_the_same_scores(case, tmp_path):
     model = make_model(case)
@@ -94,6 +100,9 @@ def test_offloaded_models_with_experts(case):
     assert_same(behaviour(cpu_offload(model, torch.device("cpu")), inputs), expected)
 
 
+@pytest.mark.compatibility(
+    "Loading and saving", "`offload_buffers`", "works for APLC-XLNet; refused for label trees and experts", since="0.1"
+)
 def test_offloaded_buffers_are_brought_or_refused():
     device, clusters = torch.device("cpu"), make_model("aplc_xlnet-tails")
     inputs = inputs_of(clusters)
@@ -165,6 +174,12 @@ def two_processes(tokenizer, tmp_path_factory):
     return [torch.load(folder / f"seen-{rank}.pt") for rank in range(2)]
 
 
+@pytest.mark.compatibility(
+    "Several processes",
+    "FSDP2: `fully_shard`, `DistributedConfig(fsdp_size=2)`",
+    "works: the losses and scores of the whole model; a head that is sharded on its own is refused",
+    since="0.1",
+)
 @pytest.mark.parametrize("case", MODELS)
 def test_sharded_models_equal_whole_ones(case, two_processes):
     """FSDP2, over layers of the encoder and the whole model, by hand and by `fsdp_size`."""

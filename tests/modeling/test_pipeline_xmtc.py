@@ -35,7 +35,7 @@ BLEND = {
     **{"threshold": 0.55, "f": "micro", "beta": 1.0, "texts": 50},
 }
 LOG_FREQUENCIES = torch.linspace(-1.0, -3.0, NUM_LABELS)
-TEXTS = ["apple banana", "the quick brown fox", "moon night ocean paper queen house ice jungle", "", "kite"]
+TEXTS = ["apple banana", "the quick brown fox", "moon night ocean paper queen house ice jungle", "lemon", "kite"]
 
 
 def make_model(name, **fields):
@@ -77,7 +77,7 @@ def glocal(tokenizer):
 
 def plain_scores(pipe, text):
     """Final and branch probabilities of all labels of one text, (labels,) and (labels, branches)."""
-    inputs = pipe.tokenizer(text or " ", truncation=True, return_tensors="pt")
+    inputs = pipe.tokenizer(text, truncation=True, return_tensors="pt")
     with torch.no_grad():
         scores = pipe.model(**inputs, output_scores=True).scores
     branches = torch.stack([branch.all()[0].sigmoid() for branch in scores.branches.values()], dim=-1)
@@ -218,8 +218,10 @@ ODD_TEXTS = ["", "  \n\t", "😀" * 30, "\x00\x01\x1b\u200f", "שלום עולם
 
 def test_odd_texts(pipe):
     for windows in (None, "max"):
-        for rows in pipe(ODD_TEXTS, batch_size=3, windows=windows):
-            assert len(rows) == 4 and all(0 <= row["score"] <= 1 for row in rows)
+        for text, rows in zip(ODD_TEXTS, pipe(ODD_TEXTS, batch_size=3, windows=windows), strict=True):
+            # A text with nothing in it gets no labels.
+            assert len(rows) == (4 if text.strip() else 0) and all(0 <= row["score"] <= 1 for row in rows)
+    assert pipe("") == []
     # Two halves that stand for one character are that character.
     assert pipe("\ud83d\ude00 apple") == pipe("😀 apple")
 
@@ -334,6 +336,9 @@ def test_saved_and_loaded(saved):
     assert "pipeline_xmtc.py" in {path.name for path in saved.iterdir()}
 
 
+@pytest.mark.compatibility(
+    "Prediction", '`pipeline("text-classification")`', "works: names, probabilities, `top_k`", since="0.1"
+)
 def test_pipeline_of_transformers_has_names_and_sigmoids(saved, tmp_path, caplog, monkeypatch):
     config = json.loads((saved / "config.json").read_text())
     assert not {"id2label", "label2id"} & config.keys()
@@ -367,12 +372,26 @@ def test_pipeline_of_transformers_takes_batches(name, tokenizer):
         assert_best(rows, expected)
 
 
-def test_too_many_labels_for_the_pipeline_of_transformers(tokenizer):
-    """It reads the logits of all labels; who asks the model itself is told what to do."""
+@pytest.mark.compatibility(
+    "Prediction",
+    '`pipeline("text-classification")` above `max_logits_labels`',
+    "fails, after a warning that names the pipeline to use",
+    since="0.1",
+)
+def test_too_many_labels_for_the_pipeline_of_transformers(tokenizer, caplog, monkeypatch):
+    """It reads the logits of all labels; a warning before says what to do, and so does the model itself."""
+    monkeypatch.setattr(logging.getLogger("glocal_xml"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     model = make_model("glocal_xml", max_logits_labels=NUM_LABELS - 1)
     standard = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=5)
     with pytest.raises(KeyError, match="logits"):
         standard(TEXTS[0])
+    assert f'Use `pipeline("{TASK}")`, or raise `config.max_logits_labels`' in caplog.text
+    caplog.clear()
+    # Who says what is wanted is told nothing.
+    pipeline(TASK, model=model, tokenizer=tokenizer)(TEXTS[0])
+    model.predict_top_k(**tokenizer(TEXTS[0], return_tensors="pt"))
+    assert "max_logits_labels" not in caplog.text
     with pytest.raises(ValueError, match=TASK):
         model(**tokenizer(TEXTS[0], return_tensors="pt"))["logits"]
 

@@ -129,6 +129,9 @@ def assert_close_weights(first, second, start):
     assert moved > 1e-3, "the steps were large enough for a difference to show"
 
 
+@pytest.mark.compatibility(
+    "Training", "`gradient_accumulation_steps`", "works: the weights of one large batch", since="0.1"
+)
 def test_accumulation_equals_one_batch(flags, encoder_folder, tmp_path):
     main([*flags, *SGD])
     small = ["--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "4"]
@@ -147,6 +150,12 @@ def test_early_stopping_and_best_model(flags, tmp_path):
     assert results["validation"]["both"]["precision@2"] == pytest.approx(state["best_metric"])
 
 
+@pytest.mark.compatibility(
+    "Training",
+    "`--streaming`",
+    "works with `--max_steps`; experts and a validation split are refused or left out",
+    since="0.1",
+)
 def test_streaming(flags):
     results = main([*flags, "--streaming", "true", "--max_steps", "60", "--max_test_texts", "12"])
     assert results["test"]["both"]["precision@2"] > results["test"]["label frequency"]["precision@2"]
@@ -243,6 +252,12 @@ def run_script(script, flags, launcher=(), **options):
     )
 
 
+@pytest.mark.compatibility(
+    "Several processes",
+    "`torchrun` of `run_xmtc.py`",
+    "works: the weights of one process with twice the batch",
+    since="0.1",
+)
 def test_two_processes_equal_one(flags, encoder_folder, tmp_path):
     """Data parallel by torchrun, half the batch each; the same by plain `python`."""
     one = run_script("run_xmtc.py", [*flags, *SGD])

@@ -8,10 +8,10 @@ from glocal_xml.training.run_folder import (
     check_run_folder,
     check_same_labels,
     clear_run_folder,
-    last_good_checkpoint,
     prediction_lines,
     write_predictions,
 )
+from glocal_xml.training.whole_checkpoints import last_good_checkpoint, write_manifest
 
 
 def checkpoint(folder, step, state='{"global_step": 1}'):
@@ -19,6 +19,9 @@ def checkpoint(folder, step, state='{"global_step": 1}'):
     path.mkdir(parents=True)
     if state is not None:
         (path / "trainer_state.json").write_text(state, encoding="utf-8")
+        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+            (path / name).write_text("state")
+        write_manifest(path)
     return str(path)
 
 
@@ -27,7 +30,8 @@ def test_last_good_checkpoint_passes_over_half_written_ones(tmp_path):
     good = checkpoint(tmp_path, 90)
     checkpoint(tmp_path, 8)
     checkpoint(tmp_path, 100, state=None)
-    checkpoint(tmp_path, 110, state='{"global_st')
+    checkpoint(tmp_path, 110)
+    (tmp_path / "checkpoint-110" / "trainer_state.json").write_text('{"global_st')
     (tmp_path / "checkpoint-best").mkdir()
     assert last_good_checkpoint(tmp_path) == good
     assert check_run_folder(str(tmp_path), resume="last", overwrite=False) == good

@@ -60,6 +60,9 @@ def test_unseen_labels_are_kept_from_the_model():
     assert known_labels(labels, 4).tolist() == [[1, -100, -100], [-100, 3, 2]]
 
 
+@pytest.mark.compatibility(
+    "Training", "Transformers' own `Trainer`", "works: loss, accumulation, predictions of all labels", since="0.1"
+)
 def test_models_train_in_the_plain_trainer(encoder_folder, text_file, tokenizer, tmp_path):
     """What Transformers' own Trainer needs of a model: loss with accumulation, logits over the labels."""
     parts, label_space = load_xmtc_dataset({"train": text_file("train.jsonl", 32)})
@@ -120,6 +123,7 @@ def make_trainer(encoder_folder, text_file, tokenizer, tmp_path):
     return make
 
 
+@pytest.mark.compatibility("Training", "`model_init`", "works", since="0.1")
 def test_model_init_makes_a_new_model_for_each_training(make_trainer):
     trainer = make_trainer()
     trainer.train()
@@ -138,6 +142,7 @@ def test_model_init_of_a_split_model_is_refused(make_trainer):
         trainer.train()
 
 
+@pytest.mark.compatibility("Training", "`hyperparameter_search`", "works, by Optuna", since="0.1")
 def test_hyperparameter_search(make_trainer):
     pytest.importorskip("optuna")
     best = make_trainer(save_strategy="no").hyperparameter_search(
@@ -149,6 +154,7 @@ def test_hyperparameter_search(make_trainer):
     assert best.hyperparameters == {"learning_rate": 1e-2}
 
 
+@pytest.mark.compatibility("Training", "`auto_find_batch_size`", "works", since="0.1")
 def test_a_batch_that_fits_is_found(make_trainer, monkeypatch):
     model = make_trainer.new_model()
     forward = type(model).forward
@@ -166,6 +172,7 @@ def test_a_batch_that_fits_is_found(make_trainer, monkeypatch):
     assert trainer.state.log_history[-1]["train_loss"] < 10
 
 
+@pytest.mark.compatibility("Training", "`torch_compile=True` of Trainer", "works: the same losses", since="0.1")
 def test_compiled_training_is_the_same(make_trainer):
     found = []
     # The default backend takes a minute to compile, and differs in the last digits.

@@ -1,0 +1,93 @@
+"""
+Tags the texts of Parquet files on a Ray cluster (`RAY_ADDRESS`), or in several processes of this machine.
+
+    python examples/predict_ray.py outputs/tags texts.parquet --output tagged --workers 4
+    python examples/predict_ray.py user/model s3://bucket/texts --output s3://bucket/tagged --workers 8 --gpus 1
+
+Every worker loads the model once and tags batch after batch. Rows keep their order and all their columns, and get
+`predictions`: names and scores of their best labels, as by `glocal-xml predict`. Needs `pip install glocal-xml[ray]`.
+"""
+
+import argparse
+import os
+import sys
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import ray
+
+from glocal_xml.tagged_rows import tagged_rows
+from glocal_xml.trained_model import open_pipeline
+
+PREDICTIONS = pa.list_(pa.struct([("label", pa.string()), ("score", pa.float64())]))
+
+
+class Tagger:
+    """A worker: holds the model, and is called with one batch of rows after the other."""
+
+    def __init__(self, model, device, text_column, batch_size, **options):
+        self.pipe = open_pipeline(model, device=device)
+        self.text_column, self.batch_size, self.options = text_column, batch_size, options
+
+    def __call__(self, table):
+        tagged = tagged_rows(self.pipe, table.to_pylist(), self.text_column, self.batch_size, **self.options)
+        return table.append_column("predictions", pa.array([row["predictions"] for row in tagged], PREDICTIONS))
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="folder or Hub id of the model")
+    parser.add_argument("texts", help="Parquet file or folder of such files, here or in a store that Ray reads")
+    parser.add_argument("--output", required=True, help="new folder for Parquet files with predictions")
+    parser.add_argument("--text_column", default="text", help="column of the text (default: text)")
+    parser.add_argument("--top_k", type=int, default=5, help="most labels of a text (default: 5)")
+    parser.add_argument("--threshold", type=float, help="leave out labels that score less")
+    parser.add_argument("--batch_size", type=int, default=32, help="texts in the model at once (default: 32)")
+    parser.add_argument("--workers", type=int, default=2, help="processes, each with the model (default: 2)")
+    parser.add_argument("--gpus", type=float, default=0, help="GPUs of a worker (default: 0)")
+    args = parser.parse_args(argv)
+    if os.path.exists(args.output):
+        raise ValueError(f"{args.output} is there already; name a new folder")
+
+    if "RAY_ADDRESS" not in os.environ:
+        # Here, with a place for reading and writing beside the workers.
+        ray.init(address="local", num_cpus=args.workers + 1, include_dashboard=False)
+    # Rows come out as they went in, which Ray leaves open otherwise.
+    ray.data.DataContext.get_current().execution_options.preserve_order = True
+    rows = ray.data.read_parquet(args.texts)
+    if args.text_column not in rows.schema().names:
+        raise ValueError(f"no column is called {args.text_column!r}; there are {', '.join(rows.schema().names)}")
+    tagged = rows.map_batches(
+        Tagger,
+        fn_constructor_kwargs={
+            # Workers have folders of their own.
+            "model": os.path.abspath(args.model) if os.path.isdir(args.model) else args.model,
+            # Ray shows each worker its own GPU alone.
+            "device": "cuda:0" if args.gpus else "cpu",
+            "text_column": args.text_column,
+            "batch_size": args.batch_size,
+            "top_k": args.top_k,
+            "threshold": args.threshold,
+        },
+        # More than the model takes at once: texts are sorted by length among them.
+        batch_size=16 * args.batch_size,
+        batch_format="pyarrow",
+        num_gpus=args.gpus,
+        compute=ray.data.ActorPoolStrategy(size=args.workers),
+    )
+    if "://" in args.output:
+        tagged.write_parquet(args.output)
+    else:
+        # Under its name only when it is whole.
+        output = Path(args.output).absolute()
+        unfinished = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
+        tagged.write_parquet(str(unfinished))
+        os.rename(unfinished, output)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,227 @@
+"""What is checked of a checkpoint: its sizes before anything is allocated, its numbers and tables after loading."""
+
+import copy
+import json
+import os
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+from transformers import PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+
+from .adaptive_clusters import AdaptiveLabelClusters
+from .configuration_base import hub_options
+from .experts import LexicalExpert, MemoryExpert, SparseTable, TextCounter
+from .label_tree import CandidateTree
+
+_LONGEST_HEADER = 10**8
+# Beyond those that a file holds, since a model may make some itself.
+_FURTHER_TENSORS, _FURTHER_NUMBERS = 1000, 2**20
+# Weights are replaced before the configuration when a blend is fitted.
+_MAY_BE_FURTHER = {"log_frequencies"}
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+Shapes = dict[str, list[int]]
+
+
+def check_sizes(
+    model_class: type[PreTrainedModel], name_or_path: str | os.PathLike | None, options: Mapping[str, Any]
+) -> None:
+    """
+    Compares the sizes that a configuration asks for with those of the weights, of which only the headers are read.
+
+    Args:
+        model_class: The class of the model.
+        name_or_path: Its folder or Hub id, if it has one.
+        options: Those of `from_pretrained`.
+    """
+    shapes = None if name_or_path is None else _saved_shapes(name_or_path, hub_options(options))
+    if shapes is None or options.get("ignore_mismatched_sizes"):
+        return
+    config = options.get("config")
+    if not isinstance(config, model_class.config_class):
+        config = model_class.config_class.from_pretrained(name_or_path, **options)
+    with _few_tensors(10 * len(shapes) + _FURTHER_TENSORS), torch.random.fork_rng([]), torch.device("meta"):
+        planned = model_class(copy.deepcopy(config)).state_dict()
+    for name, tensor in planned.items():
+        if name in shapes and shapes[name] != list(tensor.shape):
+            raise ValueError(
+                f"config.json and the weights do not belong together: {name} has the shape {shapes[name]} in "
+                f"{SAFE_WEIGHTS_NAME}, and config.json makes it {list(tensor.shape)}"
+            )
+    wanted, saved = sum(tensor.numel() for tensor in planned.values()), sum(map(prod, shapes.values()))
+    if wanted > 2 * saved + _FURTHER_NUMBERS:
+        raise ValueError(
+            f"config.json and the weights do not belong together: it describes {wanted:,} numbers, the files hold "
+            f"{saved:,}"
+        )
+
+
+def _saved_shapes(name_or_path: str | os.PathLike, place: dict[str, Any]) -> Shapes | None:
+    """The shape of each tensor in the files of a model; `None` where it has no such files."""
+    found = _find_file(name_or_path, SAFE_WEIGHTS_NAME, place)
+    if found is not None:
+        return _header(found)
+    index = _find_file(name_or_path, SAFE_WEIGHTS_INDEX_NAME, place)
+    if index is None:
+        return None
+    try:
+        names = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{SAFE_WEIGHTS_INDEX_NAME} is damaged ({error})") from error
+    shapes: Shapes = {}
+    for name in names:
+        if not isinstance(name, str) or os.path.basename(name) != name:
+            raise ValueError(f"{SAFE_WEIGHTS_INDEX_NAME} names {name!r}, which is no file beside it")
+        path = _find_file(name_or_path, name, place)
+        if path is None:
+            raise ValueError(f"{name} is missing")
+        shapes |= _header(path)
+    return shapes
+
+
+def _find_file(name_or_path: str | os.PathLike, name: str, place: dict[str, Any]) -> str | None:
+    quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    return cached_file(name_or_path, name, **quiet, **place)
+
+
+def _header(path: str) -> Shapes:
+    name, size = os.path.basename(path), os.path.getsize(path)
+    with open(path, "rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        if length > min(size - 8, _LONGEST_HEADER):
+            raise ValueError(f"{name} is cut off or no file of weights")
+        try:
+            entries = json.loads(file.read(length))
+            shapes = {name: entry["shape"] for name, entry in entries.items() if name != "__metadata__"}
+            ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"]
+            whole = all(type(side) is int and side >= 0 for shape in shapes.values() for side in shape)
+            whole = whole and max(ends, default=0) == size - 8 - length
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{name} is no file of weights ({error})") from error
+    if not whole:
+        raise ValueError(f"{name} is cut off or damaged")
+    return shapes
+
+
+@contextmanager
+def _few_tensors(limit: int) -> Iterator[None]:
+    """Stops a model from making more parts than the limit: a million layers would take minutes even without memory."""
+    left, thread = limit, threading.get_ident()
+
+    def count(*_: Any) -> None:
+        nonlocal left
+        left -= threading.get_ident() == thread
+        if left < 0:
+            raise ValueError(f"config.json describes more than {limit} tensors and layers, far more than the weights")
+
+    handles = [
+        hooks.register_module_parameter_registration_hook(count),
+        hooks.register_module_buffer_registration_hook(count),
+        hooks.register_module_module_registration_hook(count),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def check_loaded_model(model: PreTrainedModel, report: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """
+    Refuses what was loaded where tensors were missing, numbers are not finite or tables point nowhere.
+
+    Args:
+        model: The model.
+        report: What `from_pretrained` tells of it.
+        options: Those of `from_pretrained`; with `ignore_mismatched_sizes` a part of the model may be new.
+    """
+    is_other = options.get("ignore_mismatched_sizes")
+    missing = sorted(report["missing_keys"])
+    if missing and not is_other:
+        raise ValueError(
+            f"the weights lack {len(missing)} tensors of the model, such as {missing[0]}, which would be random: "
+            "copy the whole folder again"
+        )
+    further = sorted(set(report["unexpected_keys"]) - _MAY_BE_FURTHER)
+    if further and not is_other:
+        raise ValueError(
+            f"config.json has no place for {len(further)} tensors of the weights, such as {further[0]}: restore it"
+        )
+    check_finite(model)
+    for name, module in model.named_modules():
+        check = _TABLE_CHECKS.get(type(module))
+        if check is not None and not any(buffer.is_meta for buffer in module.buffers()) and not check(module):
+            raise ValueError(f"the tables of {name} in the weights are damaged: copy the whole folder again")
+
+
+@torch.no_grad()
+def check_finite(model: nn.Module) -> None:
+    """Refuses weights that are not finite, with which every score would be meaningless."""
+    for name, tensor in model.state_dict().items():
+        tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        if tensor.dtype not in _FLOATS or not tensor.numel() or tensor.is_meta:
+            continue
+        if not all(bool(bound.isfinite()) for bound in torch.aminmax(tensor)):
+            raise ValueError(f"the weights {name} hold numbers that are not finite")
+
+
+def _rises(starts: Tensor, end: int, least: int = 0) -> bool:
+    return bool(starts[0] == 0 and starts[-1] == end and (starts.diff() >= least).all())
+
+
+def _lies_in(numbers: Tensor, limit: int) -> bool:
+    return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < limit)
+
+
+def _is_order(numbers: Tensor) -> bool:
+    return torch.equal(numbers.sort().values, torch.arange(len(numbers), device=numbers.device))
+
+
+def _check_tree(tree: CandidateTree) -> bool:
+    starts = [tree.child_starts(level) for level in range(len(tree.level_sizes))]
+    if not any(bool(run.any()) for run in starts):
+        # Not set yet, which is said when it is used.
+        return True
+    below = [*tree.level_sizes[1:], tree.num_labels]
+    if not all(_rises(run, number, 1) for run, number in zip(starts, below, strict=True)):
+        return False
+    clusters = torch.arange(tree.level_sizes[-1], device=starts[-1].device).repeat_interleave(starts[-1].diff())
+    return _is_order(tree.label_order) and torch.equal(tree.label_clusters[tree.label_order], clusters)
+
+
+def _check_clusters(head: AdaptiveLabelClusters) -> bool:
+    if not bool(head.cluster_sizes.any()):
+        return True
+    if not (_is_order(head.label_order) and _lies_in(head.label_places, len(head.label_places))):
+        return False
+    places = torch.arange(len(head.label_order), device=head.label_order.device)
+    return torch.equal(head.label_places[head.label_order], places)
+
+
+def _check_lexical(expert: LexicalExpert) -> bool:
+    sizes = [len(getattr(expert, f"biases_{level}")) for level in range(len(expert.tables))]
+    return all(_lies_in(getattr(expert, f"parents_{level}"), sizes[level - 1]) for level in range(1, len(sizes)))
+
+
+_TABLE_CHECKS = {
+    SparseTable: lambda table: _rises(table.starts, len(table.rows)) and _lies_in(table.rows, table.num_rows),
+    TextCounter: lambda counter: (
+        _lies_in(counter.pair_keys, counter.tokens**2) and bool((counter.pair_keys.diff() > 0).all())
+    ),
+    LexicalExpert: _check_lexical,
+    MemoryExpert: lambda memory: (
+        _rises(memory.label_starts, len(memory.label_ids)) and _lies_in(memory.label_ids, memory.num_labels)
+    ),
+    CandidateTree: _check_tree,
+    AdaptiveLabelClusters: _check_clusters,
+}
