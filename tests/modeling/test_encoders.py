@@ -461,6 +461,9 @@ NO_ENCODERS = {
 }
 
 
+@pytest.mark.compatibility(
+    "Encoders", "models of images, or without an attention mask (FNet)", "refused with what to do", since="0.1"
+)
 @pytest.mark.parametrize("kind", sorted(NO_ENCODERS))
 def test_what_cannot_be_an_encoder_is_refused(kind):
     make, message = NO_ENCODERS[kind]

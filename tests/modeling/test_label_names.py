@@ -24,6 +24,7 @@ def test_a_configuration_has_default_names_for_its_labels():
     assert make_config(num_labels=60_000).id2label is None
 
 
+@pytest.mark.compatibility("Loading and saving", "`id2label`", "works; the names are in `labels.txt`", since="0.1")
 def test_given_names_are_kept_with_the_weights(tokenizer, tmp_path):
     model = GlocalXMLForMultiLabel(make_config(id2label=NAMES, label2id={name: i for i, name in NAMES.items()})).eval()
     assert model.label_names == ["red", "green", "blue"]
