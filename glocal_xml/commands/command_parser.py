@@ -17,6 +17,7 @@ class CommandParser(argparse.ArgumentParser):
     def _spelled(self, argument: str) -> str:
         name, equals, value = argument.partition("=")
         other = f"--{name[2:].replace('-', '_')}" if name.startswith("--") else name
+        # A parser has no public list of its options.
         known = self._option_string_actions
         return f"{other}{equals}{value}" if name not in known and other in known else argument
 

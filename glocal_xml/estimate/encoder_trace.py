@@ -64,6 +64,7 @@ def trace_encoder(planned: PlannedModel, texts: int, tokens: int, token_types: b
     return EncoderTrace(flops.get_total_flops(), forward_flops, memory.peak, untrained)
 
 
+# torch has no public way to see each operation (`torch.utils._python_dispatch`) and the tensors in its results.
 class LiveBytes(TorchDispatchMode):
     """Counts the bytes of tensors that are made while it is on and still live, and how many these were at most."""
 

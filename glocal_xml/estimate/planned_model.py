@@ -123,6 +123,7 @@ def family_of(config: XMTCConfig) -> type[XMTCPreTrainedModel]:
 
 def plan_model(config: XMTCConfig, gradient_checkpointing: bool = False) -> PlannedModel:
     """The model of a configuration, without weights."""
+    # Tensors of this mode have shapes and a device, but no memory; torch has no public name for it.
     mode = FakeTensorMode()
     with mode, no_init_weights():
         model = family_of(config)(config).train()

@@ -38,7 +38,7 @@ def exported(model: XMTCPreTrainedModel, top_k: int | None = None) -> ExportedPr
         program(*example)
         try:
             return torch.export.export(program, example, dynamic_shapes=(shape, shape))
-        except (RuntimeError, torch._dynamo.exc.UserError) as error:
+        except RuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise ValueError(f"The encoder {model.config.encoder.model_type} cannot be exported: {reason}") from error
 

@@ -31,8 +31,9 @@ class XMTCConfig(PreTrainedConfig):
 
     Args:
         encoder: Configuration of the text encoder; BERT's defaults when left out.
-        num_labels: Size of the label space. Unlike elsewhere in Transformers it makes no `id2label` table, which at
-            half a million labels would be tens of megabytes of JSON: names are in `labels.txt` beside the weights.
+        num_labels: Size of the label space. Names of labels are in `labels.txt` beside the weights, not in this
+            configuration: at half a million labels they would be tens of megabytes of JSON. `id2label` can be given
+            and read as elsewhere in Transformers, up to `max_logits_labels` labels.
         document_pooling: What stands for a text: its `"first"` token, its `"last"`, or the `"mean"` of all. By default
             the last where tokens see only those before them (Qwen, Llama, GPT-2), and for XLNet; else the first.
             `from_encoder` takes what the pooling module of a sentence-transformers folder says.
@@ -82,6 +83,8 @@ class XMTCConfig(PreTrainedConfig):
                 "The `calibration` (temperature) of this model is ignored: `glocal-xml calibrate MODEL FILE` fits a "
                 "blend in its place, with a threshold."
             )
+        if (names := vars(self).get("id2label")) is not None and len(names) != self.num_labels:
+            raise ValueError(f"`id2label` names {len(names)} labels: pass `num_labels={len(names)}` with it.")
         super().__post_init__(**kwargs)
         if self.document_pooling is None and self.encoder is not None:
             self.document_pooling = "last" if _is_causal(self.encoder) else "first"
@@ -117,17 +120,34 @@ class XMTCConfig(PreTrainedConfig):
         """Epoch from which on all terms of the loss are there, the first being 0."""
         return 0
 
+    @property
+    def id2label(self) -> dict[int, str] | None:
+        """Names by id, for Transformers' own pipeline; `None` for so many labels that it has no logits to name."""
+        names = vars(self).get("id2label")
+        if (names is None or len(names) != self.num_labels) and self.num_labels <= self.max_logits_labels:
+            names = vars(self)["id2label"] = {i: f"LABEL_{i}" for i in range(self.num_labels)}
+        return names if self.num_labels <= self.max_logits_labels else None
+
+    @id2label.setter
+    def id2label(self, names: dict[int, str] | None) -> None:
+        vars(self)["id2label"] = names
+
+    label2id = property(lambda self: self.id2label and {name: i for i, name in self.id2label.items()}, lambda *_: None)
+
+    @property
+    def given_label_names(self) -> list[str] | None:
+        """The names of `id2label` in the order of ids, where they were given."""
+        names = [name for _, name in sorted((self.id2label or {}).items())]
+        return None if all(name == f"LABEL_{i}" for i, name in enumerate(names)) else names
+
     def name_labels(self, names: list[str] | None) -> list[str] | None:
-        """Checks names, and makes the tables of Transformers' own pipeline where there are logits to name."""
+        """Checks, takes over and returns names of all labels, or none."""
         if names is not None and len(names) != self.num_labels:
             raise ValueError(f"{LABELS_FILE}: {len(names)} label names for a model of {self.num_labels} labels.")
         if broken := next((name for name in names or () if "\n" in name or "\r" in name), None):
             raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
         self.has_label_names = names is not None
-        self.id2label = self.label2id = None
-        if self.num_labels <= self.max_logits_labels:
-            shown = names or [f"LABEL_{i}" for i in range(self.num_labels)]
-            self.id2label, self.label2id = dict(enumerate(shown)), {name: i for i, name in enumerate(shown)}
+        self.id2label = None if names is None or len(names) > self.max_logits_labels else dict(enumerate(names))
         return None if names is None else list(names)
 
     def tell_of_missing_logits(self, asked: bool | None) -> None:
@@ -186,7 +206,8 @@ class XMTCConfig(PreTrainedConfig):
 
 def _is_causal(encoder: PreTrainedConfig) -> bool:
     """Whether tokens see only those before them; said of XLNet as well, whose special token is the last."""
-    if getattr(encoder, "is_decoder", False):
+    # CLIP's text model generates nothing, but reads from left to right all the same.
+    if getattr(encoder, "is_decoder", False) or encoder.model_type == "clip_text_model":
         return True
     # Those that can also fill in a mask see both ways, and so does BERT for generation.
     generates = type(encoder) in MODEL_FOR_CAUSAL_LM_MAPPING and type(encoder) not in MODEL_FOR_MASKED_LM_MAPPING
@@ -277,6 +298,7 @@ def hub_options(options: dict[str, Any]) -> dict[str, Any]:
 
 def read_file(name_or_path: str | os.PathLike, name: str, options: dict[str, Any]) -> str | None:
     """What a file of a model holds, in a folder or on the Hub; `None` where there is none."""
+    # The public function of the Hub's library knows no folders, and the public form of this one raises an error.
     path = cached_file(
         name_or_path,
         name,

@@ -81,6 +81,12 @@ def encode_texts(
     token_ids = inputs["input_ids"].masked_fill(~mask, PADDING_LABEL)
     found = dict.fromkeys(recorded, ())
     states = chosen_layers(encoder, inputs, set(layers), found)
+    for layer, values in states.items():
+        if values.shape != (expected := (*input_ids.shape, encoder.config.hidden_size)):
+            raise ValueError(
+                f"Layer {layer} of the encoder {encoder.config.model_type} gives the shape {tuple(values.shape)}, not "
+                f"{tuple(expected)} (texts, tokens, hidden size): choose another encoder."
+            )
     # Columns that are in place already are kept as they are, so that a gradient can be asked of them.
     if found and not torch.equal(order, torch.arange(order.shape[1], device=order.device).expand_as(order)):
         found = {name: tuple(in_place(values, order) for values in found[name]) for name in found}
@@ -118,7 +124,7 @@ def chosen_layers(
     last, input_ids = encoder.config.num_hidden_layers, inputs["input_ids"]
     if encoder.config.model_type == "xlnet":
         inputs["use_mems"] = False
-    if encoder.config.model_type == "longformer":
+    if encoder.config.model_type in ("longformer", "led"):
         # The first token, which stands for the text, sees all of it, not only its neighbours.
         inputs["global_attention_mask"] = nn.functional.pad(torch.zeros_like(input_ids[:, 1:]), (1, 0), value=1)
     # The last layer comes as `last_hidden_state`, after a final norm where the encoder has one.
@@ -158,6 +164,7 @@ def _shortened(encoder: PreTrainedModel, layers: set[int], seen: dict[int, Tenso
         views.append(copy.copy(getattr(views[-1], step)))
     if any("forward" in vars(part) or part._compiled_call_impl is not None for part in views):
         return None
+    # Assigned as attributes they would be registered in the encoder itself, whose dictionaries a copy shares.
     for step, outer, inner in zip(path, views, views[1:], strict=False):
         outer._modules = {**outer._modules, step: inner}
     kept = nn.ModuleList(getattr(views[-1], name)[: max(1, *layers)])
@@ -215,7 +222,8 @@ def position_limit(encoder: nn.Module) -> int | None:
     """Longest text that an encoder has positions for; `None` where it has no table of them."""
     if isinstance(getattr(encoder, "wpe", getattr(encoder, "embed_positions", None)), nn.Embedding):
         # As GPT-2 and BART name it, whose table may have rows that stand for no position.
-        return encoder.config.max_position_embeddings
+        name = "max_encoder_position_embeddings" if encoder.config.model_type == "led" else "max_position_embeddings"
+        return getattr(encoder.config, name)
     table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
     if not isinstance(table, nn.Embedding):
         return None

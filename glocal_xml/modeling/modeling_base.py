@@ -66,7 +66,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         # No family reads its pooler, and a parameter without a gradient stops data-parallel training.
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None
-        self.label_names: list[str] | None = None
+        self.label_names: list[str] | None = config.given_label_names and config.name_labels(config.given_label_names)
         self.lexical = self.memory = None
         for name in ("lexical", "memory"):
             if (sizes := getattr(config, name)) is not None:
@@ -337,7 +337,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         cls.load_checks[0](cls, pretrained_model_name_or_path, kwargs)
         options = {"use_safetensors": True, **kwargs, "output_loading_info": True}
         model, report = super().from_pretrained(pretrained_model_name_or_path, *args, **options)
-        names = find_label_names(pretrained_model_name_or_path, **kwargs)
+        names = model.label_names or find_label_names(pretrained_model_name_or_path, **kwargs)
         model.set_label_names(cls.load_checks[1](names, model, report, kwargs))
         return (model, report) if kwargs.get("output_loading_info") else model
 

@@ -53,6 +53,11 @@ class ExtremeMultiLabelPipeline(Pipeline):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        if not hasattr(self.model, "predict_top_k"):
+            raise ValueError(
+                f"A {type(self.model).__name__} gives no scores of labels: pass a model that was trained with this "
+                "package (`glocal-xml train`), or one that was started with `from_encoder`."
+            )
         self.model.eval()
 
     def __call__(self, inputs: str | Iterable[str], **options: Any) -> Any:

@@ -1,6 +1,7 @@
 """What starts a model and does not travel with it: a configuration that a user asks for, and a pretrained encoder."""
 
 import copy
+import inspect
 import json
 import os
 from dataclasses import fields
@@ -59,6 +60,7 @@ def start_model(
     if num_labels is None and label_names is None:
         raise ValueError("`num_labels` is missing: pass it, or pass `label_names`.")
     encoder = load_encoder(encoder_name_or_path, encoder_options)
+    check_encoder(encoder)
     # A copy: the composite would reset the attention implementation of the live object.
     encoder_fields, name = encoder.config.to_dict(), encoder.name_or_path or ""
     if os.path.isabs(name) or os.path.isdir(name):
@@ -108,6 +110,19 @@ def load_encoder(name_or_path: str | os.PathLike | PreTrainedModel, options: dic
     except TypeError as error:
         raise ValueError(f"The encoder does not take the options {options}: {error}.") from error
     return without_decoder(encoder)
+
+
+def check_encoder(encoder: PreTrainedModel) -> None:
+    """Refuses models of anything but texts, and those in which padding changes what a text means."""
+    kind = type(encoder).__name__
+    sizes = ("hidden_size", "num_hidden_layers")
+    if encoder.main_input_name != "input_ids" or not all(hasattr(encoder.config, name) for name in sizes):
+        raise ValueError(
+            f"{kind} is no encoder of texts alone: pass one, or the part of this model that reads texts, such as its "
+            "`language_model`."
+        )
+    if "attention_mask" not in inspect.signature(encoder.forward).parameters:
+        raise ValueError(f"{kind} has no attention mask, so that padding would change scores: choose another encoder.")
 
 
 def find_pooling(name_or_path: str, options: dict[str, Any]) -> str | None:

@@ -109,6 +109,7 @@ class XMTCTrainingArguments(TrainingArguments):
     """Transformers' training arguments with the few that XMTC needs, and defaults that suit it."""
 
     _argument_group_name = "training"
+    # Which options are dictionaries, written as JSON on the command line.
     _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "module_learning_rates"]
 
     # What a run does follows from the files it is given. With validation texts it evaluates whenever it saves, and

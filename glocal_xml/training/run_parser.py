@@ -41,6 +41,7 @@ class _RunParser(HfArgumentParser):
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
+        # Options cannot be moved to another group of the help in a public way.
         training = self._action_groups[-1]
         inherited = self.add_argument_group("training, as Transformers' Trainer documents it")
         own = XMTCTrainingArguments.__dict__["__annotations__"]

@@ -146,6 +146,7 @@ class XMTCTrainer(Trainer):
         check_loss(loss, self.state.global_step + 1, self.args.output_dir)
         return loss
 
+    # These two: Trainer clips by a function that does not take sparse gradients, and nothing public replaces it.
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         return self._clip(model, self.args.max_grad_norm)
 
@@ -191,6 +192,7 @@ class XMTCTrainer(Trainer):
         ignore_keys: list[str] | None = None,
     ) -> tuple[torch.Tensor | None, dict[str, torch.Tensor] | None, torch.Tensor | None]:
         """Best labels of a batch, final and per branch, instead of scores over all labels."""
+        # As in the method of `Trainer` that this replaces; nothing public brings a batch to the device.
         inputs = dict(self._prepare_inputs(inputs))
         labels = inputs.get("labels")
         if labels is not None:
@@ -248,6 +250,7 @@ class XMTCTrainer(Trainer):
             self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
+            # Nothing public says where checkpoints of a trial are.
             folder = self._get_output_dir(trial=trial)
             write_manifest(Path(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"))
             best = self.state.best_model_checkpoint
@@ -288,6 +291,7 @@ class XMTCTrainer(Trainer):
         token = self.args.hub_token if token is None else token
         if self.hub_model_id is None:
             self.init_hf_repo(token=token)
+        # `save_model` on its own would push, in a way of its own.
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None

@@ -14,12 +14,17 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertGenerationConfig,
+    CLIPTextConfig,
+    FNetConfig,
+    Gemma3Config,
     Gemma3TextConfig,
     GPTNeoXConfig,
     MarianConfig,
     Qwen2Config,
+    ReformerConfig,
     T5EncoderModel,
     T5ForConditionalGeneration,
+    ViTConfig,
 )
 
 from glocal_xml.modeling import (
@@ -145,6 +150,7 @@ READERS = {
     "bert for generation": (lambda: BertGenerationConfig(**SMALL), "first"),
     "qwen2 in both directions": (lambda: Qwen2Config(**SMALL, num_key_value_heads=2, is_causal=False), "first"),
     "gemma for generation": (lambda: Gemma3TextConfig(**SMALL, num_key_value_heads=2, head_dim=8), "last"),
+    "clip": (lambda: CLIPTextConfig(**SMALL), "last"),
     "gemma for embeddings": (
         lambda: Gemma3TextConfig(**SMALL, num_key_value_heads=2, head_dim=8, use_bidirectional_attention=True),
         "first",
@@ -356,9 +362,10 @@ def test_t5_loads_as_remote_code_without_the_package(tmp_path):
     assert pooling == "mean" and "pip install glocal-xml" in error
 
 
-@pytest.mark.compatibility("Encoders", "Longformer", "works: the document token sees the whole text", since="0.1")
-def test_the_first_token_of_longformer_sees_a_long_text():
-    model = start("longformer", local_layer=2)
+@pytest.mark.compatibility("Encoders", "Longformer, LED", "works: the document token sees the whole text", since="0.1")
+@pytest.mark.parametrize("kind", ["led", "longformer"])
+def test_the_first_token_sees_a_long_text(kind):
+    model = start(kind, local_layer=2)
     long = torch.randint(6, 60, (1, 45)).repeat(2, 1)
     long[1, -1] = 61
     # Three layers see six tokens to either side.
@@ -406,7 +413,7 @@ def test_decoders_keep_nothing_for_generation():
     "refused with what to do; pipeline and commands cut texts or read them by windows",
     since="0.1",
 )
-@pytest.mark.parametrize("kind", ["gpt2", "bart"])
+@pytest.mark.parametrize("kind", ["gpt2", "bart", "led"])
 def test_texts_longer_than_the_positions_are_refused(kind):
     model = start(kind)
     model(torch.full((1, 64), 7))
@@ -438,3 +445,39 @@ def test_resized_embeddings_are_saved_and_loaded(kind, tmp_path):
     assert not any(report.values()), report
     new = torch.tensor([[7, 69, 8]])
     torch.testing.assert_close(loaded(new).logits, model(new).logits, rtol=1e-4, atol=1e-5)
+
+
+VISION = {
+    **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
+    **{"image_size": 8, "patch_size": 4},
+}
+NO_ENCODERS = {
+    "images": (lambda: ViTConfig(**VISION), "no encoder of texts alone"),
+    "texts and images": (
+        lambda: Gemma3Config(text_config={**SMALL, "num_key_value_heads": 2, "head_dim": 8}, vision_config=VISION),
+        "no encoder of texts alone",
+    ),
+    "no mask": (lambda: FNetConfig(**sizes("bert"), intermediate_size=32), "no attention mask"),
+}
+
+
+@pytest.mark.compatibility(
+    "Encoders", "models of images, or without an attention mask (FNet)", "refused with what to do", since="0.1"
+)
+@pytest.mark.parametrize("kind", sorted(NO_ENCODERS))
+def test_what_cannot_be_an_encoder_is_refused(kind):
+    make, message = NO_ENCODERS[kind]
+    with pytest.raises(ValueError, match=message):
+        GlocalXMLForMultiLabel.from_encoder(AutoModel.from_config(make()), num_labels=NUM_LABELS)
+
+
+def test_states_of_another_size_are_refused():
+    """Reformer gives two streams side by side."""
+    config = ReformerConfig(
+        vocab_size=64, hidden_size=16, attn_layers=["local"], num_attention_heads=2, axial_pos_embds=False
+    )
+    model = GlocalXMLForMultiLabel.from_encoder(
+        AutoModel.from_config(config), num_labels=NUM_LABELS, branches="global"
+    )
+    with pytest.raises(ValueError, match=r"encoder reformer gives the shape \(2, 5, 32\), not \(2, 5, 16\)"):
+        model(TEXTS)

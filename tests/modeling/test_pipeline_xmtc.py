@@ -406,3 +406,11 @@ def test_windows_without_room_are_refused(glocal, monkeypatch):
     monkeypatch.setattr(glocal.tokenizer, "model_max_length", 2)
     with pytest.raises(ValueError, match="have no room beside special ones; give 3"):
         glocal("apple dog", windows="max")
+
+
+def test_models_without_labels_are_refused(tokenizer, tmp_path):
+    encoder = AutoModel.from_config(ENCODER_CONFIGS["bert"]())
+    encoder.save_pretrained(tmp_path)
+    for model in (encoder, str(tmp_path)):
+        with pytest.raises(ValueError, match="BertModel gives no scores of labels"):
+            pipeline(TASK, model=model, tokenizer=tokenizer)
