@@ -186,6 +186,8 @@ def check_loaded_model(
     if names is None and model.config.has_label_names:
         raise ValueError(f"{LABELS_FILE} with the names of the labels is missing: copy the whole folder again")
     missing = sorted(report["missing_keys"])
+    if missing and set(missing) >= {name for name in model.state_dict() if not name.startswith("encoder.")}:
+        raise ValueError("the weights are those of an encoder alone: start a model around it with `from_encoder`")
     if missing:
         raise ValueError(
             f"the weights lack {len(missing)} tensors of the model, such as {missing[0]}, which would be random: "
