@@ -11,7 +11,15 @@ from typing import Any
 from .pecos_formats import is_indexed_line, matrix_file, pecos_parser, read_matrix_pairs
 from .repository_formats import read_aplc_records, read_label_map, sparse_header, xc_parser
 from .rows import BadRow, BadRows, RowProblem, clean_row
-from .text_files import check_file, read_cells, read_json_objects, read_lines, read_text_lines, table_delimiter
+from .text_files import (
+    check_file,
+    check_text_file,
+    read_cells,
+    read_json_objects,
+    read_lines,
+    read_text_lines,
+    table_delimiter,
+)
 
 FILE_FORMATS = ("jsonl", "csv", "tsv", "text_pair", "aplc_csv", "xc_json", "pecos", "pecos_npz", "sparse")
 
@@ -44,7 +52,7 @@ def read_rows(
         allow_no_labels: Whether a row may have no labels, and a file no place for them.
         bad_rows: Where bad rows are reported; by default the first one is an error.
     """
-    path = check_file(path)
+    path = check_text_file(path)
     if file_format is None:
         file_format = detect_format(path, text_column=text_column, labels_column=labels_column)
     _check_options(path, file_format, label_delimiter, labels_path, label_map)

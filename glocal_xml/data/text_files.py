@@ -38,6 +38,15 @@ def check_file(path: str | os.PathLike) -> Path:
     return path
 
 
+def check_text_file(path: str | os.PathLike) -> Path:
+    """As [`check_file`], of a file that is to be UTF-8 or gzipped."""
+    path = check_file(path)
+    with path.open("rb") as file:
+        if file.read(2) in _UTF16_MARKS:
+            raise ValueError(f"{path} is UTF-16 text; save it as UTF-8, in Excel as `CSV UTF-8`")
+    return path
+
+
 def check_expansion(path: Path | str, packed: int, unpacked: int) -> None:
     """Refuses compressed content that would fill the memory or the disk."""
     if unpacked > _UNPACKED + _UNPACKED_PER_BYTE * packed:
@@ -102,10 +111,7 @@ def _check_unpacked(path: Path | str, packed: _CountedFile | None, unpacked: int
 def _opened(path: Path | str) -> Iterator[tuple[IO[bytes], _CountedFile | None]]:
     """A file, or standard input for `-`, unzipped where it is zipped; then with what was read of the zipped one."""
     with nullcontext(sys.stdin.buffer) if path == DASH else open(path, "rb") as plain:
-        start = plain.peek(2)[:2]
-        if start in _UTF16_MARKS:
-            raise ValueError(f"{_name(path)} is UTF-16 text; save it as UTF-8, in Excel as `CSV UTF-8`")
-        if start != _GZIP_MAGIC:
+        if plain.peek(2)[:2] != _GZIP_MAGIC:
             yield plain, None
             return
         packed = _CountedFile(plain)

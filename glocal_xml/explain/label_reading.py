@@ -72,8 +72,8 @@ def explain(
     if num_words < 0:
         raise ValueError(f"`num_words` must be at least 0, got {num_words}.")
     if len(labels) > MOST_LABELS if labels is not None else not 1 <= top_k <= MOST_LABELS:
-        asked = top_k if labels is None else len(labels)
-        raise ValueError(f"1 to {MOST_LABELS:,} labels of a text can be explained, got {asked:,}: ask for fewer.")
+        asked = f"a `top_k` of {top_k:,}" if labels is None else f"{len(labels):,} labels"
+        raise ValueError(f"1 to {MOST_LABELS:,} labels of a text can be explained, got {asked}.")
     branch = _checked_branch(model, branch)
     # Half of a character, which no tokenizer reads, becomes one character, so that places stay.
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,9 +1,8 @@
 """Fields that the configurations of the families share."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import field
-from math import isfinite, isnan
+from math import isfinite
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -97,10 +96,6 @@ class XMTCConfig(PreTrainedConfig):
                 f"These are files of a model of the type {found}, not {cls.model_type}: start from an encoder with "
                 "`from_encoder`; load a model of another family with `AutoModel.from_pretrained`."
             )
-        for name, number in _fractions(config_dict):
-            # Limits of encoders may be infinite.
-            if isnan(number) or not (isfinite(number) or name.startswith("encoder.")):
-                raise ValueError(f"`{name}` of config.json is {number}: restore the file.")
         # Only files have the version of Transformers in them.
         if "transformers_version" in config_dict:
             encoder = config_dict.get("encoder") or {}
@@ -148,35 +143,17 @@ class XMTCConfig(PreTrainedConfig):
     def name_labels(self, names: list[str] | None) -> list[str] | None:
         """Checks, takes over and returns names of all labels, or none."""
         if names is not None and len(names) != self.num_labels:
-            raise ValueError(
-                f"{len(names)} label names for a model of {self.num_labels} labels; {LABELS_FILE} has one a line."
-            )
-        broken = next((name for name in names or () if "\n" in name or "\r" in name), None)
-        if broken is not None:
+            raise ValueError(f"{LABELS_FILE}: {len(names)} label names for a model of {self.num_labels} labels.")
+        if broken := next((name for name in names or () if "\n" in name or "\r" in name), None):
             raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
-        if names is not None and len(set(names)) != len(names):
-            raise ValueError(f"A label name occurs twice in {LABELS_FILE}; give every label a name of its own.")
         self.has_label_names = names is not None
         self.id2label = None if names is None or len(names) > self.max_logits_labels else dict(enumerate(names))
         return None if names is None else list(names)
 
-    def saved_label_names(self, name_or_path: str | os.PathLike, options: dict[str, Any]) -> list[str] | None:
-        """The names in a folder or on the Hub; an error where they belong to the weights and are missing."""
-        names = find_label_names(name_or_path, **options)
-        if names is None and self.has_label_names:
-            raise ValueError(f"{LABELS_FILE} with the names of the labels is missing: copy the whole folder again.")
-        # With other sizes than those of the files, names of the old labels are of no use.
-        is_other = names is not None and len(names) != self.num_labels and options.get("ignore_mismatched_sizes")
-        return None if is_other else names
-
-    def tell_of_missing_logits(self, output_logits: bool | None) -> None:
-        """Says what to do, where nobody has said whether logits of all labels are wanted: other tools need them."""
-        if output_logits is None:
-            logger.warning_once(
-                f"No logits of all {self.num_labels} labels: there are more than {self.max_logits_labels}. "
-                "Transformers' own text-classification pipeline cannot use this model. Use "
-                '`pipeline("extreme-multi-label-classification")`, or raise `config.max_logits_labels`.'
-            )
+    def tell_of_missing_logits(self, asked: bool | None) -> None:
+        """Says what to do where nobody has said whether logits of all labels are wanted: other tools need them."""
+        if asked is None:
+            logger.warning_once('No logits of so many labels: use `pipeline("extreme-multi-label-classification")`.')
 
     def recorded_outputs(self, asked: dict[str, Any]) -> list[str]:
         """Which outputs of all layers a call of the model asks for, or else this configuration."""
@@ -241,14 +218,6 @@ def _is_causal(encoder: PreTrainedConfig) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-
-
-def _fractions(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    """Every number with a fraction in the fields of a file, with the way to it."""
-    if isinstance(value, float):
-        yield name, value
-    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from _fractions(item, f"{name}.{key}" if name else str(key))
 
 
 @strict
@@ -319,8 +288,6 @@ def write_label_names(folder: str | os.PathLike, names: list[str]) -> None:
 def find_label_names(name_or_path: str | os.PathLike, **options: Any) -> list[str] | None:
     """The names of a checkpoint, in a folder or on the Hub; `None` where it has none."""
     text = read_file(name_or_path, LABELS_FILE, options)
-    if text and not text.endswith("\n"):
-        raise ValueError(f"{LABELS_FILE} ends within a name, without a line end: copy the whole file again.")
     return None if text is None else text.split("\n")[:-1]
 
 
@@ -342,7 +309,4 @@ def read_file(name_or_path: str | os.PathLike, name: str, options: dict[str, Any
     if path is None:
         return None
     with open(path, encoding="utf-8", newline="\n") as file:
-        try:
-            return file.read()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{name} is no UTF-8 text ({error}): copy the whole file again.") from error
+        return file.read()

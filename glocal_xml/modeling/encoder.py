@@ -131,9 +131,7 @@ def chosen_layers(
     if layers == {last} and not recorded:
         return {last: encoder(**inputs).last_hidden_state}
     seen: dict[int, Tensor] = {}
-    # A compiler leaves out layers that nothing reads by itself, and cannot follow copies of modules.
-    whole = recorded or torch.compiler.is_dynamo_compiling()
-    short = None if whole else _shortened(encoder, layers, seen)
+    short = None if recorded else _shortened(encoder, layers, seen)
     if short is None:
         options = {f"output_{name}": True for name in recorded or ()}
         outputs = encoder(**inputs, **{"output_hidden_states": True, **options})
@@ -153,12 +151,12 @@ def _shortened(encoder: PreTrainedModel, layers: set[int], seen: dict[int, Tenso
     A view of the encoder that ends at the highest of `layers` and notes the states of each in `seen`.
 
     It shares all parameters and is made for one call, so that several threads may run the same encoder. None where it
-    is not clear which part of the encoder is its list of layers, or where hooks of other libraries or `compile`
-    replace what a call does.
+    is not clear which part of the encoder is its list of layers, or where hooks of other libraries replace what a call
+    does, or a compiler, which leaves out by itself what nothing reads, and cannot follow copies of modules.
     """
     last = encoder.config.num_hidden_layers
     lists = [name for name, part in encoder.named_modules() if isinstance(part, nn.ModuleList) and len(part) == last]
-    if len(lists) != 1 or last == 0:
+    if len(lists) != 1 or last == 0 or torch.compiler.is_dynamo_compiling():
         return None
     *path, name = lists[0].split(".")
     views = [copy.copy(encoder)]
@@ -203,11 +201,9 @@ class _Noted(nn.Module):
 
 
 def name_in_code(model: nn.Module) -> str:
-    """Where the class of a model is in the code beside its weights: `modeling_family.Class`."""
-    kind = type(model)
-    if hasattr(model, "reshard"):
-        # FSDP, which adds this method, made a class of the model's own: Transformers would save the code of FSDP.
-        kind.__name__, kind.__module__ = kind.__bases__[-1].__name__, kind.__bases__[-1].__module__
+    """Where the class of a model is in the code that travels; also where FSDP has made a class of its own of it."""
+    kind = type(model).__bases__[-1] if hasattr(model, "reshard") else type(model)
+    type(model).__name__, type(model).__module__ = kind.__name__, kind.__module__
     return f"{kind.__module__.rsplit('.', 1)[-1]}.{kind.__name__}"
 
 
@@ -278,8 +274,7 @@ def each_once(ids: Tensor) -> Tensor:
     return torch.cat([ids[:, :1], ids[:, 1:].masked_fill(repeated, PADDING_LABEL)], dim=1)
 
 
-# What depends on values is no part of a compiled graph.
-@torch.compiler.disable
+@torch.compiler.disable(reason="values decide")
 def _check_values(attention_mask: Tensor, labels: Tensor | None, num_labels: int) -> None:
     """Refuses texts without a token and label ids that do not exist; reads back from the device once."""
     empty = ~attention_mask.ne(0).any(dim=1)

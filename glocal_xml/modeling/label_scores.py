@@ -143,7 +143,8 @@ class MeanProbability(LabelScores):
     def ranked(self, logits: list[Tensor], label_ids: Tensor, k: int, left_out: Tensor | None = None) -> Ranking:
         """The best of chosen labels, from the logits of each branch."""
         rows = self._rows(logits, label_ids)
-        times = len(rows) // self.num_texts
+        # Not by the number of rows, which exported programs leave open.
+        times = 1 if len(logits) == 1 else len(logits) + 1
         if left_out is not None:
             rows = rows.masked_fill(left_out.repeat(times, 1), -torch.inf)
         columns = label_ids if label_ids.dim() == 1 else label_ids.repeat(times, 1)
@@ -341,9 +342,6 @@ class XMTCOutput(ModelOutput):
 
     def __getitem__(self, key: Any) -> Any:
         if key == "logits" and self.logits is None:
-            raise ValueError(
-                "The model gives no logits of all labels here: there are more labels than `config.max_logits_labels`, "
-                'or the model is in training mode. Use `pipeline("extreme-multi-label-classification")`, pass '
-                "`output_logits=True`, or raise `config.max_logits_labels`."
-            )
+            use = '`pipeline("extreme-multi-label-classification")`, `output_logits=True` or raise `max_logits_labels`'
+            raise ValueError(f"No logits of so many labels, and none in training mode: use {use}.")
         return super().__getitem__(key)

@@ -7,7 +7,7 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from math import prod
+from math import isfinite, isnan, prod
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
 from .adaptive_clusters import AdaptiveLabelClusters
-from .configuration_base import hub_options
+from .configuration_base import LABELS_FILE, hub_options, read_file
 from .experts import LexicalExpert, MemoryExpert, SparseTable, TextCounter
 from .label_tree import CandidateTree
 
@@ -43,12 +43,19 @@ def check_sizes(
         name_or_path: Its folder or Hub id, if it has one.
         options: Those of `from_pretrained`.
     """
-    shapes = None if name_or_path is None else _saved_shapes(name_or_path, hub_options(options))
-    if shapes is None or options.get("ignore_mismatched_sizes"):
+    if name_or_path is None:
         return
+    _check_names(name_or_path, options)
     config = options.get("config")
     if not isinstance(config, model_class.config_class):
         config = model_class.config_class.from_pretrained(name_or_path, **options)
+    for name, number in _fractions(config.to_dict()):
+        # Limits of encoders may be infinite.
+        if isnan(number) or not (isfinite(number) or name.startswith("encoder.")):
+            raise ValueError(f"`{name}` of config.json is {number}: restore the file")
+    shapes = _saved_shapes(name_or_path, hub_options(options))
+    if shapes is None or options.get("ignore_mismatched_sizes"):
+        return
     with _few_tensors(10 * len(shapes) + _FURTHER_TENSORS), torch.random.fork_rng([]), torch.device("meta"):
         planned = model_class(copy.deepcopy(config)).state_dict()
     for name, tensor in planned.items():
@@ -63,6 +70,27 @@ def check_sizes(
             f"config.json and the weights do not belong together: it describes {wanted:,} numbers, the files hold "
             f"{saved:,}"
         )
+
+
+def _check_names(name_or_path: str | os.PathLike, options: Mapping[str, Any]) -> None:
+    """Refuses a file of label names that was cut off, is no text or has a name twice."""
+    try:
+        text = read_file(name_or_path, LABELS_FILE, dict(options))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{LABELS_FILE} is no UTF-8 text ({error}): copy the whole file again") from error
+    if text and not text.endswith("\n"):
+        raise ValueError(f"{LABELS_FILE} ends within a name, without a line end: copy the whole file again")
+    names = [] if text is None else text.split("\n")[:-1]
+    if len(set(names)) != len(names):
+        raise ValueError(f"A label name occurs twice in {LABELS_FILE}: give every label a name of its own")
+
+
+def _fractions(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Every number with a fraction in the fields of a configuration, with the way to it."""
+    if isinstance(value, float):
+        yield name, value
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _fractions(item, f"{name}.{key}" if name else str(key))
 
 
 def _saved_shapes(name_or_path: str | os.PathLike, place: dict[str, Any]) -> Shapes | None:
@@ -136,32 +164,45 @@ def _few_tensors(limit: int) -> Iterator[None]:
             handle.remove()
 
 
-def check_loaded_model(model: PreTrainedModel, report: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def check_loaded_model(
+    names: list[str] | None, model: PreTrainedModel, report: Mapping[str, Any], options: Mapping[str, Any]
+) -> list[str] | None:
     """
-    Refuses what was loaded where tensors were missing, numbers are not finite or tables point nowhere.
+    Refuses what was loaded where tensors or names were missing, numbers are not finite or tables point nowhere.
 
     Args:
+        names: Names of the labels, where there are some.
         model: The model.
         report: What `from_pretrained` tells of it.
         options: Those of `from_pretrained`; with `ignore_mismatched_sizes` a part of the model may be new.
+
+    Returns:
+        The names that fit the model.
     """
-    is_other = options.get("ignore_mismatched_sizes")
+    check_finite(model)
+    if options.get("ignore_mismatched_sizes"):
+        # Names of other labels are of no use.
+        return names if names is not None and len(names) == model.config.num_labels else None
+    if names is None and model.config.has_label_names:
+        raise ValueError(f"{LABELS_FILE} with the names of the labels is missing: copy the whole folder again")
     missing = sorted(report["missing_keys"])
-    if missing and not is_other:
+    if missing and set(missing) >= {name for name in model.state_dict() if not name.startswith("encoder.")}:
+        raise ValueError("the weights are those of an encoder alone: start a model around it with `from_encoder`")
+    if missing:
         raise ValueError(
             f"the weights lack {len(missing)} tensors of the model, such as {missing[0]}, which would be random: "
             "copy the whole folder again"
         )
     further = sorted(set(report["unexpected_keys"]) - _MAY_BE_FURTHER)
-    if further and not is_other:
+    if further:
         raise ValueError(
             f"config.json has no place for {len(further)} tensors of the weights, such as {further[0]}: restore it"
         )
-    check_finite(model)
     for name, module in model.named_modules():
         check = _TABLE_CHECKS.get(type(module))
         if check is not None and not any(buffer.is_meta for buffer in module.buffers()) and not check(module):
             raise ValueError(f"the tables of {name} in the weights are damaged: copy the whole folder again")
+    return names
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from transformers import Pipeline, PreTrainedModel
 from transformers import initialization as init
 from transformers.dynamic_module_utils import custom_object_save, get_class_from_dynamic_module
 
-from .configuration_base import LABELS_FILE, XMTCConfig, hub_options, read_file, write_label_names
+from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, hub_options, read_file, write_label_names
 from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, name_in_code, new_encoder
 from .label_scores import MeanProbability, XMTCOutput, check_label_ids
 from .linear_head import IdentityStart, Projection
@@ -50,7 +50,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
     blend_class: ClassVar[type[MeanProbability] | None] = None
     tree_class: ClassVar[type[PreTrainedModel] | None] = None
     label_splitter: ClassVar[Any] = None
-    load_checks: ClassVar[tuple[Any, Any]] = (lambda *_: None, lambda *_: None)
+    load_checks: ClassVar[tuple[Any, Any]] = (lambda *_: None, lambda names, *_: names)
 
     def __new__(cls, config: XMTCConfig | None = None, *args: Any, **kwargs: Any) -> "XMTCPreTrainedModel":
         tree_class = cls.tree_class
@@ -337,9 +337,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
         cls.load_checks[0](cls, pretrained_model_name_or_path, kwargs)
         options = {"use_safetensors": True, **kwargs, "output_loading_info": True}
         model, report = super().from_pretrained(pretrained_model_name_or_path, *args, **options)
-        cls.load_checks[1](model, report, kwargs)
-        names = model.label_names or model.config.saved_label_names(pretrained_model_name_or_path, kwargs)
-        model.set_label_names(names)
+        names = model.label_names or find_label_names(pretrained_model_name_or_path, **kwargs)
+        model.set_label_names(cls.load_checks[1](names, model, report, kwargs))
         return (model, report) if kwargs.get("output_loading_info") else model
 
 

@@ -53,7 +53,7 @@ def tokens_of_run(
     if data_args.windows is None:
         tokens = start_tokens(texts, tokenizer, length)
         # Training has no use for experts.
-        return tokens.remove_columns(TEXT_IDS) if training and TEXT_IDS in tokens.column_names else tokens
+        return tokens.remove_columns(TEXT_IDS) if training and TEXT_IDS in (tokens.column_names or ()) else tokens
     options = {
         "tokenizer": tokenizer,
         "max_length": length,

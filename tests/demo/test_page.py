@@ -123,7 +123,7 @@ def test_odd_texts(kind, actions, page_url):
     headers = {"Content-Type": "application/json"}
     call = httpx.post(f"{page_url}gradio_api/call/predict", content=body, headers=headers)
     event = httpx.get(f"{page_url}gradio_api/call/predict/{call.json()['event_id']}").text
-    assert event.startswith("event: complete") and event.count('"branch_scores"') == 2
+    assert event.startswith("event: complete") and event.count('"branch_scores"') == (2 if text.strip() else 0)
     assert len(actions.explain(text, ["fruit"])["labels"]) == 1
     state, labels, words = actions.answer(text, 10, 0.0, "")
     assert (state is None) == (not text.strip())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_experts import plain_lexical_logits
 
-from glocal_xml.experts import fit_lexical, lexical
+from glocal_xml.experts import ExpertTexts, choose, fit_lexical, lexical
 from glocal_xml.experts.token_rows import padded_ids
 from glocal_xml.explain.lexical_words import lexical_contributions
 from glocal_xml.modeling.experts import LexicalExpert
@@ -203,3 +203,17 @@ def test_first_texts_of_a_label_without_weights(levels):
     again = LexicalExpert(30, **new_sizes)
     again.load_state_dict(taught.state_dict())
     assert torch.equal(again.logits(asked), taught.logits(asked))
+
+
+@pytest.mark.parametrize(("num_labels", "tried", "chosen"), [(100, 3, 100), (101, 4, 400)])
+def test_settings_are_those_that_do_best_on_held_out_texts(monkeypatch, num_labels, tried, chosen):
+    fits = []
+
+    def quality(expert, *_):
+        return expert["cluster_size"] - expert["pairs"] / 10**6 + expert["c"]
+
+    monkeypatch.setattr(choose, "fit_lexical", lambda *_, **options: (fits.append(options) or options, {}))
+    monkeypatch.setattr(choose, "_precision", quality)
+    texts = ExpertTexts([np.arange(3)] * 4, [[0]] * 4)
+    settings = choose.choose_lexical_settings(texts, texts, num_labels, 10)
+    assert settings == {"pairs": 0, "c": 1.0, "cluster_size": chosen} and len(fits) == tried

@@ -285,13 +285,11 @@ def test_files_of_another_family_are_refused(family, tmp_path):
         family.from_pretrained(tmp_path)
 
 
-def test_weights_of_an_encoder_are_loaded_where_a_configuration_is_given(tmp_path):
-    encoder = AutoModel.from_config(KINDS["bert"]())
-    encoder.save_pretrained(tmp_path)
+def test_weights_of_an_encoder_alone_are_refused_where_a_configuration_is_given(tmp_path):
+    AutoModel.from_config(KINDS["bert"]()).save_pretrained(tmp_path)
     config = GlocalXMLConfig(encoder=KINDS["bert"](), num_labels=3)
-    model = GlocalXMLForMultiLabel.from_pretrained(tmp_path, config=config)
-    words = model.encoder.embeddings.word_embeddings.weight
-    assert torch.equal(words, encoder.embeddings.word_embeddings.weight)
+    with pytest.raises(ValueError, match="an encoder alone.*`from_encoder`"):
+        GlocalXMLForMultiLabel.from_pretrained(tmp_path, config=config)
 
 
 def encoder_weights(model):

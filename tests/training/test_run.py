@@ -279,7 +279,7 @@ def test_an_interrupted_run_says_how_to_resume(flags, tmp_path):
     # Seconds as a rule; how many depends on what else the machine does.
     deadline = time.monotonic() + 900
     while process.poll() is None and time.monotonic() < deadline:
-        if list((tmp_path / "run").glob("checkpoint-*/trainer_state.json")):
+        if list((tmp_path / "run").glob("checkpoint-*/manifest.json")):
             break
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
