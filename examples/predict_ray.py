@@ -18,7 +18,7 @@ import pyarrow as pa
 import ray
 
 from glocal_xml.tagged_rows import tagged_rows
-from glocal_xml.trained_model import open_pipeline
+from glocal_xml.trained_model import open_pipeline, trained_config
 
 PREDICTIONS = pa.list_(pa.struct([("label", pa.string()), ("score", pa.float64())]))
 
@@ -49,6 +49,8 @@ def main(argv):
     args = parser.parse_args(argv)
     if os.path.exists(args.output):
         raise ValueError(f"{args.output} is there already; name a new folder")
+    # Ray would start workers that cannot load it again and again.
+    trained_config(args.model)
 
     if "RAY_ADDRESS" not in os.environ:
         # Here, with a place for reading and writing beside the workers.

@@ -37,6 +37,8 @@ def workplace(tmp_path):
     (tmp_path / DEBTAGS).parent.mkdir(parents=True)
     with gzip.open(tmp_path / DEBTAGS, "wt", encoding="utf-8") as file:
         file.writelines(lines)
+    for script in (ROOT / "examples").glob("*.py"):
+        (tmp_path / "examples" / script.name).symlink_to(script)
     rows = [json.loads(line) for line in lines[:140]]
     # With labels of their own words besides, there are enough for a label tree.
     for row in rows:
