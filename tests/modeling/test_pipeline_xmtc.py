@@ -382,6 +382,8 @@ def test_too_many_labels_for_the_pipeline_of_transformers(tokenizer, caplog, mon
     """It reads the logits of all labels; a warning before says what to do, and so does the model itself."""
     monkeypatch.setattr(logging.getLogger("glocal_xml"), "propagate", True)
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    # Another test may have had the one warning there is.
+    logging.Logger.warning_once.cache_clear()
     model = make_model("glocal_xml", max_logits_labels=NUM_LABELS - 1)
     standard = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=5)
     with pytest.raises(KeyError, match="logits"):
