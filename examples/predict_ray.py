@@ -1,8 +1,8 @@
 """
 Tags the texts of Parquet files on a Ray cluster (`RAY_ADDRESS`), or in several processes of this machine.
 
-    python examples/predict_ray.py outputs/tags texts.parquet --output tagged --workers 4
-    python examples/predict_ray.py user/model s3://bucket/texts --output s3://bucket/tagged --workers 8 --gpus 1
+    python examples/predict_ray.py outputs/tags texts.parquet --output tagged.parquet --workers 4
+    python examples/predict_ray.py user/model s3://bucket/texts --output tagged.parquet --workers 8 --gpus 1
 
 Every worker loads the model once and tags batch after batch. Rows keep their order and all their columns, and get
 `predictions`: names and scores of their best labels, as by `glocal-xml predict`. Needs `pip install glocal-xml[ray]`.
@@ -11,12 +11,12 @@ Every worker loads the model once and tags batch after batch. Rows keep their or
 import argparse
 import os
 import sys
-import uuid
-from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import ray
 
+from glocal_xml.atomic_file import open_atomically
 from glocal_xml.tagged_rows import tagged_rows
 from glocal_xml.trained_model import open_pipeline, trained_config
 
@@ -39,7 +39,7 @@ def main(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="folder or Hub id of the model")
     parser.add_argument("texts", help="Parquet file or folder of such files, here or in a store that Ray reads")
-    parser.add_argument("--output", required=True, help="new folder for Parquet files with predictions")
+    parser.add_argument("--output", required=True, help="new Parquet file, on this machine")
     parser.add_argument("--text_column", default="text", help="column of the text (default: text)")
     parser.add_argument("--top_k", type=int, default=5, help="most labels of a text (default: 5)")
     parser.add_argument("--threshold", type=float, help="leave out labels that score less")
@@ -48,7 +48,7 @@ def main(argv):
     parser.add_argument("--gpus", type=float, default=0, help="GPUs of a worker (default: 0)")
     args = parser.parse_args(argv)
     if os.path.exists(args.output):
-        raise ValueError(f"{args.output} is there already; name a new folder")
+        raise ValueError(f"{args.output} is there already; name a new file")
     # Ray would start workers that cannot load it again and again.
     trained_config(args.model)
 
@@ -78,14 +78,11 @@ def main(argv):
         num_gpus=args.gpus,
         compute=ray.data.ActorPoolStrategy(size=args.workers),
     )
-    if "://" in args.output:
-        tagged.write_parquet(args.output)
-    else:
-        # Under its name only when it is whole.
-        output = Path(args.output).absolute()
-        unfinished = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
-        tagged.write_parquet(str(unfinished))
-        os.rename(unfinished, output)
+    # Written here, since writers of Ray Data shuffle the rows of a file.
+    schema = rows.schema().base_schema.append(pa.field("predictions", PREDICTIONS))
+    with open_atomically(args.output) as file, pq.ParquetWriter(file, schema) as writer:
+        for table in tagged.iter_batches(batch_size=None, batch_format="pyarrow"):
+            writer.write_table(table)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--candidates",
         type=int,
-        default=20,
+        default=15,
         help="best labels of each head and expert to look at, for each text; other true labels count as missed "
         "(default: %(default)s)",
     )

@@ -6,7 +6,7 @@ import torch
 
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.encoder import evaluation_mode
-from glocal_xml.modeling.experts import BIAS, FREQUENCY
+from glocal_xml.modeling.experts import BIAS, FREQUENCY, LEXICAL, MEMORY, branch_part, takes_part
 from glocal_xml.modeling.label_scores import product_logits
 
 from .branch_logit import has_evidence, label_biases, tree_paths
@@ -14,7 +14,7 @@ from .encoded_text import EncodedText
 from .explanation import SimilarText
 from .lexical_words import lexical_contributions
 
-LEXICAL, MEMORY, TREE = "lexical", "memory", "tree"
+TREE = "tree"
 # How many similar texts to name, of all and of those that have a label.
 _SIMILAR = 5
 
@@ -41,7 +41,7 @@ def word_branches(model: XMTCPreTrainedModel) -> list[str]:
     """The branches of a blend that add up over words."""
     names = [name for name, head in model.branch_heads().items() if has_evidence(model) and hasattr(head, "key")]
     names += [LEXICAL] if model.lexical is not None else []
-    return [name for name in names if model.config.blend["weights"].get(name)]
+    return [name for name in names if takes_part(name, model.config.blend["weights"])]
 
 
 @torch.no_grad()
@@ -60,16 +60,19 @@ def blended_logit(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: t
         weight = weights.get(name, 0.0)
         if name == LEXICAL and name in by_words:
             of_branch, start = lexical_contributions(model.lexical, label_ids, encoded.text_ids[0])
-            of_text = weight * of_branch.cpu().double()
-            bias += weight * start.cpu().double()
+            of_branch, start = of_branch.cpu().double(), start.cpu().double()
+            first, last = (branch_part(name, ends, weights) for ends in (start, values))
+            # Where the slope changes between the two, all tokens share the one that leads from end to end.
+            of_text = of_branch * _slope(first, last, of_branch.sum(dim=1))[:, None]
+            bias += first
         elif name in by_words:
             of_branch, start, way = _of_head(model, name, encoded, label_ids)
             of_heads += weight * of_branch
             bias += weight * start
             if way is not None:
                 parts[TREE] = parts.get(TREE, 0.0) + weight * way
-        elif weight:
-            parts[name] = weight * values
+        elif takes_part(name, weights):
+            parts[name] = branch_part(name, values, weights)
     if weights.get(FREQUENCY):
         parts[FREQUENCY] = weights[FREQUENCY] * model.log_frequencies[label_ids].cpu().double()
     return LogitParts(torch.cat([of_heads, of_text], dim=1), parts, bias)
@@ -91,14 +94,18 @@ def _of_head(
         return of_tokens, biases, None
     paths, rise = paths.cpu().double(), of_tokens.sum(dim=1)
     start = product_logits(paths, biases)
-    slope = torch.where(rise.abs() > 1e-9, (product_logits(paths, biases + rise) - start) / rise, 0.0)
+    slope = _slope(start, product_logits(paths, biases + rise), rise)
     return of_tokens * slope[:, None], biases, start - biases
+
+
+def _slope(start: torch.Tensor, end: torch.Tensor, rise: torch.Tensor) -> torch.Tensor:
+    return torch.where(rise.abs() > 1e-9, (end - start) / rise, 0.0)
 
 
 @torch.no_grad()
 def similar_texts(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: torch.Tensor) -> list[SimilarText]:
     """The most similar texts of the memory, and the most similar ones that have one of the labels, best first."""
-    if not model.config.blend["weights"].get(MEMORY) or model.memory is None:
+    if model.memory is None or not takes_part(MEMORY, model.config.blend["weights"]):
         return []
     similarities, rows = (values[0].tolist() for values in model.memory.similar(encoded.text_ids))
     voting = [

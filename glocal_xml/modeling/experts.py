@@ -3,6 +3,7 @@ Experts that read a text as a bag of token ids, a linear model per label and a m
 scores of a model with experts, a weighted sum of the logits of all branches that is fitted on held-out texts.
 """
 
+import math
 import warnings
 from typing import Any, ClassVar
 
@@ -16,13 +17,19 @@ from .linear_head import check_loaded
 # Margins of linear classifiers end near -1 and 1; times this they are log-odds of about the right size. Nodes of a
 # tree decide less sharply than labels: the best of several pairs on held-out training texts of three data sets.
 _LABEL_SCALE, _NODE_SCALE = 4.0, 3.0
-# Votes of 0 and 1 stand for these probabilities.
+# A vote of 0 stands for this share of the probability; and the logit of a label that no text votes for.
 _LEAST_VOTE = 0.05
+_NO_VOTE = math.log(_LEAST_VOTE / (1 + _LEAST_VOTE))
 # Products of texts and sparse rows are made in pieces of about this many entries.
 _PIECE_ENTRIES = 2**22
 # How many labels each ranking brings to a blend where not all labels are scored.
 _CANDIDATES = 20
+# What has a weight in a blend: heads by their names, the experts, what both have beside their logits (`branch_part`),
+# the log frequency of a label, and 1.
+LEXICAL, LEXICAL_BEND, MEMORY, MEMORY_VOTE = "lexical", "lexical_bend", "memory", "memory_vote"
 FREQUENCY, BIAS = "frequency", "bias"
+# Margins say less and less the larger they are: above this the lexical logit rises with a slope of its own.
+LEXICAL_KNOT = -2.0
 
 
 class TextCounter(nn.Module):
@@ -260,28 +267,51 @@ class MemoryExpert(nn.Module):
         cells = which // rows.shape[1] * self.num_labels + self.label_ids[places].long()
         votes = weights.new_zeros(len(rows) * self.num_labels).index_add_(0, cells, weights.flatten()[which])
         # Most labels have no vote: their log-odds are the same, and are not computed one by one.
-        none = torch.tensor(_LEAST_VOTE / (1 + 2 * _LEAST_VOTE)).logit().item()
-        logits = torch.full_like(votes, none)
+        logits = torch.full_like(votes, _NO_VOTE)
         logits[cells] = ((votes[cells] + _LEAST_VOTE) / (1 + 2 * _LEAST_VOTE)).logit()
         return logits.view(len(rows), -1)
 
 
+def has_vote(logits: Tensor) -> Tensor:
+    """Whether any similar text has the label, by its logits in the memory."""
+    return logits > _NO_VOTE + 1e-3
+
+
+def branch_part(name: str, logits: Tensor, weights: dict[str, float]) -> Tensor:
+    """
+    What the logits of a branch add to those of a blend: their weight times them. Those of the lexical expert may rise
+    with another slope above `LEXICAL_KNOT`, and any vote of the memory may count beside how strong it is.
+    """
+    part = weights.get(name, 0.0) * logits
+    if name == LEXICAL and (bend := weights.get(LEXICAL_BEND)):
+        part = part + bend * (logits - LEXICAL_KNOT).clamp(min=0)
+    if name == MEMORY and (vote := weights.get(MEMORY_VOTE)):
+        part = part + vote * has_vote(logits)
+    return part
+
+
+def takes_part(name: str, weights: dict[str, float]) -> bool:
+    """Whether a branch counts in a blend at all."""
+    beside = {LEXICAL: LEXICAL_BEND, MEMORY: MEMORY_VOTE}.get(name, name)
+    return bool(weights.get(name) or weights.get(beside))
+
+
 class Blend(MeanProbability):
     """
-    Scores of heads and experts together. The logit of a label is the weighted sum of the logits of the branches, of
-    the log frequency of the label in training, and of a constant (logistic regression). Without weights its
+    Scores of heads and experts together. The logit of a label is the sum of what the branches add ([`branch_part`]), of
+    the weighted log frequency of the label in training, and of a constant (logistic regression). Without weights its
     probability is the mean of the probabilities of the branches.
 
     Args:
         heads: The scores of the heads of a family, where it has some.
         experts: The scores of the experts, by name.
-        blend: What was fitted ([`XMTCConfig`]): `weights` of each branch, of `"frequency"` and of `"bias"`; one that
-            is missing is 0.
+        blend: What was fitted ([`XMTCConfig`]): `weights` of each branch, of `"lexical_bend"`, `"memory_vote"`,
+            `"frequency"` and `"bias"`; one that is missing is 0.
         log_frequencies: Log frequency of each label, of shape (labels,).
     """
 
     # What a model makes its experts of.
-    experts: ClassVar[dict[str, type[nn.Module]]] = {"lexical": LexicalExpert, "memory": MemoryExpert}
+    experts: ClassVar[dict[str, type[nn.Module]]] = {LEXICAL: LexicalExpert, MEMORY: MemoryExpert}
 
     def __init__(
         self,
@@ -300,8 +330,8 @@ class Blend(MeanProbability):
         total = torch.zeros_like(logits[0])
         for name, values in zip(self.branches, logits, strict=True):
             # A branch without weight counts nothing, whatever its scores are.
-            if weight := self.weights.get(name, 0.0):
-                total.add_(values, alpha=weight)
+            if takes_part(name, self.weights):
+                total.add_(branch_part(name, values, self.weights))
         return total.add_(self.addends(labels))
 
     def addends(self, labels: slice | Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from glocal_xml.modeling.experts import BIAS, FREQUENCY
+from glocal_xml.modeling.experts import BIAS, FREQUENCY, LEXICAL_BEND, LEXICAL_KNOT, MEMORY_VOTE
 
 from .card_tables import measured_branches, percent, table, table_row
 from .expert_papers import EXPERT_PAPERS
@@ -12,6 +12,8 @@ _QUALITY = {
     "Brier": "brier",
     "cross-entropy": "cross_entropy",
 }
+# Weights that are no branches.
+_FURTHER = [LEXICAL_BEND, MEMORY_VOTE, FREQUENCY, BIAS]
 _MEASURES = {"F": "f", "precision": "precision", "recall": "recall"}
 
 
@@ -19,7 +21,7 @@ def branches_of_model(results: dict[str, Any]) -> list[str]:
     """Heads and experts, as far as results tell; where branches are not weighed, the final ranking among them."""
     if (blend := blend_of_model(results)) is None:
         return measured_branches(results)
-    return [name for name in blend["weights"] if name not in (FREQUENCY, BIAS)]
+    return [name for name in blend["weights"] if name not in _FURTHER]
 
 
 def experts_of_model(results: dict[str, Any]) -> list[str]:
@@ -85,8 +87,13 @@ def _memory_notice(results: dict[str, Any]) -> str:
 def _weights(blend: dict[str, Any]) -> list[str]:
     weights = blend["weights"]
     # Heads first; files have them in the order of the alphabet.
-    last = [*EXPERT_PAPERS, FREQUENCY, BIAS]
+    last = [*EXPERT_PAPERS, *_FURTHER]
     names = [name for name in weights if name not in last] + [name for name in last if name in weights]
+    beside = {
+        LEXICAL_BEND: f"`{LEXICAL_BEND}` counts for how far the lexical logit is above {LEXICAL_KNOT:g}",
+        MEMORY_VOTE: f"`{MEMORY_VOTE}` for labels that any similar text has",
+    }
+    notes = [note for name, note in beside.items() if name in weights]
     fitted = f"fitted on {blend['texts']:,} held-out texts" if blend.get("texts") else "which were not fitted"
     return [
         "The logit of a label is the weighted sum of its logits in heads and experts, of its log frequency in "
@@ -95,6 +102,7 @@ def _weights(blend: dict[str, Any]) -> list[str]:
         *table(names, "---:"),
         table_row([f"{weights[name]:.3f}" for name in names]),
         "",
+        *([f"{', '.join(notes)}.", ""] if notes else []),
         f"Labels are given from a probability of {blend['threshold']:.3f} on"
         + (f", which has the best {_measure(blend)} on these texts." if blend.get("texts") else "."),
     ]

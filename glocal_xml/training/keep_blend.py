@@ -47,7 +47,7 @@ def refit_blend(
     *,
     f: str = "micro",
     beta: float = 1.0,
-    candidates: int = 20,
+    candidates: int = 15,
     batch_size: int = 64,
 ) -> RefittedBlend:
     """

@@ -63,6 +63,8 @@ def copied(expert):
 
 def make_blend(branch_names):
     weights = {name: 0.4 + 0.3 * i for i, name in enumerate(branch_names)}
+    further = {"lexical_bend": -0.3, "memory_vote": 0.7}
+    weights |= {name: weight for name, weight in further.items() if name.split("_")[0] in branch_names}
     weights |= {"frequency": 0.6, "bias": -0.25}
     return {"weights": weights, "threshold": 0.4, "f": "micro", "beta": 1.0, "texts": 100}
 

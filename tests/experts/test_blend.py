@@ -20,6 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from glocal_xml.calibration import best_threshold
 from glocal_xml.experts import blend_pairs, fit_blend, fixed_blend
 from glocal_xml.experts.fit_blend import CANDIDATES, BlendPairs
+from glocal_xml.modeling.experts import branch_part, takes_part
 
 
 def batches(texts=12):
@@ -82,15 +83,43 @@ def made_pairs(texts=80, seed=0):
 def test_weights_are_those_of_a_logistic_regression(f):
     pairs, names = made_pairs(), ["global", "lexical", "memory"]
     blend = fit_blend(pairs, names, log_frequencies(), f=f)
-    features = np.column_stack([pairs.logits, log_frequencies()[pairs.labels]]).astype(np.float64)
+    heads, lexical, memory = pairs.logits.T.astype(np.float64)
+    # The memory has no say here, and what chance says against labels is left out.
+    columns = [heads, lexical, np.maximum(lexical + 2, 0), memory > np.log(0.05 / 1.05) + 1e-3]
+    features = np.column_stack([*columns, log_frequencies()[pairs.labels]])
     twin = LogisticRegression(C=100.0, max_iter=1000).fit(features, pairs.is_true)
-    assert list(blend["weights"]) == [*names, "frequency", "bias"]
-    np.testing.assert_allclose(list(blend["weights"].values()), [*twin.coef_[0], twin.intercept_[0]])
-    assert blend["weights"]["global"] > 1.5 > 1 > blend["weights"]["lexical"]
+    further = ["lexical_bend", "memory_vote", "frequency", "bias"]
+    assert list(blend["weights"]) == [*names, *further]
+    weights = blend["weights"]
+    expected = dict(zip(["global", "lexical", *further], [*twin.coef_[0], twin.intercept_[0]], strict=True))
+    assert weights == pytest.approx(expected | {"memory": 0.0}, rel=1e-3, abs=1e-3)
     logits = pairs.blended(blend, names, log_frequencies())
-    np.testing.assert_allclose(logits, twin.decision_function(features), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(logits, twin.decision_function(features), rtol=1e-3, atol=1e-3)
     assert blend["threshold"] == pytest.approx(best_threshold(pairs.scored(logits, NUM_LABELS), f, 1.0), abs=1e-6)
     assert (blend["texts"], blend["f"], blend["beta"]) == (80, f, 1.0)
+
+
+@pytest.mark.parametrize("against", ["global", "lexical", "memory"])
+def test_no_branch_speaks_against_labels(against):
+    pairs, names = made_pairs(200), ["global", "lexical", "memory"]
+    pairs.logits[:, names.index(against)] = -2.0 * (pairs.is_true + np.random.default_rng(1).normal(size=len(pairs.texts)))
+    blend = fit_blend(pairs, names, log_frequencies())
+    for name in names:
+        rising = torch.linspace(-6, 6, 50)
+        assert (branch_part(name, rising, blend["weights"]).diff() >= -1e-6).all()
+    assert not takes_part(against, blend["weights"])
+    assert all(takes_part(name, blend["weights"]) for name in {"global", "lexical"} - {against})
+
+
+def test_parts_of_experts_beside_their_logits():
+    logits = torch.tensor([-9.0, -3.0, -2.0, -1.0, 3.0])
+    weights = {"lexical": 0.5, "lexical_bend": -0.25, "memory": 2.0, "memory_vote": 1.5, "global": 1.0}
+    assert branch_part("lexical", logits, weights).tolist() == [-4.5, -1.5, -1.0, -0.75, 0.25]
+    # Log-odds of no vote are -3.04.
+    assert branch_part("memory", logits, weights).tolist() == [-18.0, -4.5, -2.5, -0.5, 7.5]
+    assert branch_part("global", logits, weights).tolist() == logits.tolist()
+    assert not branch_part("local", logits, weights).any() and not takes_part("local", weights)
+    assert takes_part("memory", {"memory": 0.0, "memory_vote": 1.0}) and not takes_part("memory", {"memory": 0.0})
 
 
 def test_a_model_takes_it_over_as_it_was_fitted():

@@ -68,6 +68,8 @@ def blended_model(name, tokenizer, experts=("lexical", "memory"), encoder="bert"
     fitted = ExpertTexts.from_texts(texts, labels, tokenizer, NAMES)
     fit_experts(model, fitted, tokenizer, experts, workers=1, show_progress=False, **lexical_options)
     weights = {branch: 0.4 + 0.3 * i for i, branch in enumerate(model.branch_names)}
+    further = {"lexical_bend": -0.3, "memory_vote": 0.7}
+    weights |= {name: weight for name, weight in further.items() if name.split("_")[0] in experts}
     weights |= {"frequency": -0.2, "bias": 0.3}
     blend = {"weights": weights, "threshold": 0.5, "f": "micro", "beta": 1.0, "texts": 60}
     model.set_blend(blend, torch.tensor(counts).log())
