@@ -80,6 +80,12 @@ def spread(row: dict[str, Any], top_k: int, branches: list[str]) -> dict[str, An
     return cells
 
 
+def joined(row: dict[str, Any], column: str, delimiter: str) -> dict[str, Any]:
+    """A row with the names of its labels in one column, the best first, as training files have them."""
+    cells = {name: value for name, value in row.items() if name != "predictions"}
+    return {**cells, column: delimiter.join(item["label"] for item in row["predictions"])}
+
+
 def _rounded(item: dict[str, Any]) -> dict[str, Any]:
     rounded = {**item, "score": round(item["score"], 6)}
     if "branch_scores" in item:

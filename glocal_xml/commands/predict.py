@@ -29,15 +29,22 @@ def _predict(args: argparse.Namespace, processes: "Processes") -> None:
 
     from glocal_xml.data.text_rows import read_text_rows, row_format, write_rows
     from glocal_xml.several_processes import own_device
-    from glocal_xml.tagged_rows import spread, tagged_rows
+    from glocal_xml.tagged_rows import joined, spread, tagged_rows
     from glocal_xml.trained_model import open_pipeline
 
     logging.basicConfig(format="glocal-xml: %(message)s", level=logging.WARNING, stream=sys.stderr)
     file_format = row_format(args.output, args.format)
     if args.threshold is None and args.top_k is None:
         args.top_k = 5
-    if args.top_k is None and file_format != "jsonl":
-        raise ValueError("a table has columns for each label of a text: say how many at most by --top_k")
+    if args.label_delimiter is not None and file_format == "jsonl":
+        raise ValueError("--label_delimiter is for CSV and TSV: name such an --output, or give --format csv")
+    if args.label_delimiter is not None and args.branch_scores:
+        raise ValueError("a column of label names has no place for scores: leave out --branch_scores")
+    if args.top_k is None and file_format != "jsonl" and args.label_delimiter is None:
+        raise ValueError(
+            "a table has columns for each label of a text: say how many at most by --top_k, or write all of them into "
+            "one column by --label_delimiter"
+        )
     if args.text is not None:
         if args.file is not None:
             raise ValueError(f"either `--text` or a file of texts, not both: leave out {args.file} or the option")
@@ -65,12 +72,22 @@ def _predict(args: argparse.Namespace, processes: "Processes") -> None:
     )
     tagged = tagged_rows(pipe, rows, args.text_column, args.batch_size, processes, **options)
     tagged = tqdm(tagged, desc="texts", unit="", disable=not has_bar)
-    if file_format != "jsonl":
+    if args.label_delimiter is not None:
+        _check_delimiter(args.label_delimiter, pipe.model.label_names)
+        tagged = (joined(row, args.labels_column, args.label_delimiter) for row in tagged)
+    elif file_format != "jsonl":
         limits = (args.top_k, pipe.model.config.num_labels, len(options["candidate_labels"] or []) or args.top_k)
         branches = pipe.model.branch_names if args.branch_scores else []
         tagged = (spread(row, min(limits), branches) for row in tagged)
     # In the other processes there is nothing to write, but texts to tag.
     write_rows(tagged, args.output if processes.is_first else os.devnull, file_format=file_format)
+
+
+def _check_delimiter(delimiter: str, names: list[str] | None) -> None:
+    inside = next((name for name in names or [] if delimiter in name), None)
+    if not delimiter or inside is not None:
+        reason = f"occurs in the label {inside!r}" if delimiter else "is empty"
+        raise ValueError(f"--label_delimiter {delimiter!r} {reason}: give another one, such as '|'")
 
 
 def _label_names(path: str) -> list[str]:
@@ -84,13 +101,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "predict",
         "The best labels of texts, by a trained model. Rows are written in their order, with all that they hold and\n"
-        "their `predictions`: as JSON lines, or as CSV or TSV with the columns label_1, score_1, label_2, ... A text\n"
-        "with nothing in it gets no labels. Cells that a spreadsheet would take for a formula get a ' in front.\n"
+        "their `predictions`: as JSON lines, or as CSV or TSV with the columns label_1, score_1, label_2, ... or all\n"
+        "labels in one column. A text with nothing in it gets no labels. Cells that a spreadsheet would take for a\n"
+        "formula get a ' in front.\n"
         "Several processes share the texts of a file, each on an accelerator where there are some; the output is the\n"
         "same: `torchrun --nproc_per_node 4 -m glocal_xml predict ...`, or by `accelerate launch`.",
         [
             "predict outputs/tags new.jsonl --output tagged.jsonl",
             "predict outputs/tags new.csv --text_column abstract --top_k 3 --output tagged.csv",
+            "predict outputs/tags new.csv --threshold calibrated --label_delimiter ';' --output tagged.csv",
             "predict outputs/tags --text 'a small text editor for GNOME'",
             "predict user/model --threshold calibrated < lines.txt | jq -r '.predictions[].label'",
             "predict outputs/tags long.jsonl.gz --windows max --candidate_labels some_labels.txt",
@@ -119,6 +138,10 @@ def _parser() -> argparse.ArgumentParser:
         type=threshold,
         help="leave out labels that score less; `calibrated`: the threshold that was fitted on held-out texts",
     )
+    parser.add_argument(
+        "--label_delimiter", help="CSV and TSV: write the labels into one column, best first, joined by this"
+    )
+    parser.add_argument("--labels_column", default="labels", help="name of that column (default: labels)")
     parser.add_argument("--candidate_labels", metavar="FILE", help="only these labels, one a line")
     parser.add_argument("--branch_scores", action="store_true", help="also the score of each branch or expert")
     parser.add_argument(

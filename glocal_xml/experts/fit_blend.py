@@ -175,14 +175,15 @@ def fit_blend(
             pairs.is_true.sum(),
         )
         return fixed_blend(branch_names, f, beta)
-    weights = _fitted_weights(pairs.features(branch_names), log_frequencies[pairs.labels], pairs.is_true)
+    weights = fitted_weights(pairs.features(branch_names), log_frequencies[pairs.labels], pairs.is_true)
     blended = pairs.blended({"weights": weights}, branch_names, log_frequencies)
     scored = pairs.scored(blended, num_labels or len(log_frequencies))
     threshold = best_threshold(scored, f, beta)
     return {"weights": weights, "threshold": threshold, "f": f, "beta": float(beta), "texts": num_texts}
 
 
-def _fitted_weights(features: dict[str, np.ndarray], frequencies: np.ndarray, is_true: np.ndarray) -> dict[str, float]:
+def fitted_weights(features: dict[str, np.ndarray], frequencies: np.ndarray, is_true: np.ndarray) -> dict[str, float]:
+    """The weights of [`fit_blend`] for features of `BlendPairs.features` and the log frequency of labels."""
     weights = dict.fromkeys(features, 0.0)
     kept = list(features)
     while True:

@@ -78,7 +78,7 @@ def fit_lexical(
     """
     counter = _counter(rows[:num_texts], tokens, pairs)
     matrix, truth = sparse_rows(rows, counter), label_matrix(labels, num_labels)
-    levels = _levels(matrix, truth, cluster_size, show_progress)
+    levels = _levels(matrix, truth, cluster_size, workers, show_progress)
     problems = _problems(truth, levels)
     # Processes take longer to start than so little takes to fit.
     workers = 1 if matrix.nnz * sum(len(parents) for parents in levels) < _FEW_PRODUCTS else workers
@@ -167,7 +167,9 @@ def _counter(texts: Sequence[np.ndarray], tokens: int, most_pairs: int) -> TextC
     return counter
 
 
-def _levels(matrix: csr_matrix, truth: csr_matrix, cluster_size: int, show_progress: bool) -> list[np.ndarray]:
+def _levels(
+    matrix: csr_matrix, truth: csr_matrix, cluster_size: int, workers: int, show_progress: bool
+) -> list[np.ndarray]:
     """The node above each node, level by level from the top, and last the cluster of each label."""
     num_labels = truth.shape[1]
     if num_labels <= cluster_size:
@@ -175,7 +177,12 @@ def _levels(matrix: csr_matrix, truth: csr_matrix, cluster_size: int, show_progr
     features = normalize(truth.T.tocsr() @ matrix)
     height = 1 if num_labels <= _ONE_LEVEL * cluster_size else 2
     tree = build_label_tree(
-        features, cluster_size=cluster_size, height=height, branching=_BRANCHING, show_progress=show_progress
+        features,
+        cluster_size=cluster_size,
+        height=height,
+        branching=_BRANCHING,
+        workers=None if workers < 0 else workers,
+        show_progress=show_progress,
     )
     levels = [np.zeros(tree.level_sizes[0], dtype=np.int64)]
     for starts in tree.child_starts:

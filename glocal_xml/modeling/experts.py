@@ -298,8 +298,8 @@ def takes_part(name: str, weights: dict[str, float]) -> bool:
 
 class Blend(MeanProbability):
     """
-    Scores of heads and experts together. The logit of a label is the sum of what the branches add ([`branch_part`]), of
-    the weighted log frequency of the label in training, and of a constant (logistic regression). Without weights its
+    Scores of heads and experts together. The logit of a label is the sum of what the branches add ([`branch_part`]),
+    the weighted log frequency of the label in training, and a constant (logistic regression). Without weights its
     probability is the mean of the probabilities of the branches.
 
     Args:

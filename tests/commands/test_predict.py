@@ -16,6 +16,7 @@ from close_rankings import assert_best
 from transformers import pipeline
 
 from glocal_xml.cli import main
+from glocal_xml.data import BadRows, read_rows
 from glocal_xml.tagged_rows import tagged_rows
 
 TEXTS = ["apple dog moon", "fox", "", "green house kite lemon moon night", "banana cherry", "queen paper ocean"]
@@ -99,6 +100,26 @@ def test_a_table_for_spreadsheets(predict, expected, tmp_path, ending):
         found = expected(text, top_k=2, threshold=0.5)
         assert [row["label_1"], row["label_2"]] == [item["label"] for item in found] + [""] * (2 - len(found))
         assert row["score_1"] == "" or float(row["score_1"]) == pytest.approx(found[0]["score"], abs=1e-5)
+
+
+def test_all_labels_in_one_column(predict, expected, tmp_path):
+    (tmp_path / "in.csv").write_text('title\napple dog moon\nfox\n""\n', encoding="utf-8")
+    options = [str(tmp_path / "in.csv"), "--text_column", "title", "--output", str(tmp_path / "out.csv")]
+    predict(*options, "--threshold", "0.3", "--label_delimiter", "|", "--labels_column", "subjects")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text(encoding="utf-8-sig"))))
+    wanted = ["|".join(item["label"] for item in expected(row["title"], threshold=0.3)) for row in rows]
+    assert [row["subjects"] for row in rows] == wanted and "|" in wanted[0] and not wanted[2]
+    assert list(rows[0]) == ["title", "subjects"]
+    # As training reads them, but for the empty text.
+    columns = {"text_column": "title", "labels_column": "subjects", "label_delimiter": "|"}
+    read = read_rows(tmp_path / "out.csv", **columns, bad_rows=BadRows("skip"))
+    assert ["|".join(row["labels"]) for row in read] == wanted[:2]
+    inside = wanted[0].split("|")[0][0]
+    assert f"{inside!r} occurs in the label" in predict(*options, "--label_delimiter", inside, code=2)
+    assert "is empty" in predict(*options, "--label_delimiter", "", code=2)
+    assert "leave out --branch_scores" in predict(*options, "--label_delimiter", "|", "--branch_scores", code=2)
+    assert "is for CSV and TSV" in predict("--text", "fox", "--label_delimiter", "|", code=2)
+    assert "--label_delimiter" in predict(*options, "--threshold", "0.3", code=2)
 
 
 ODD = {

@@ -36,7 +36,9 @@ def test_two_workers_equal_one_process(model_folder, tmp_path):
         rows = pa.table({"id": range(150)[part], "title": TEXTS[part]})
         pq.write_table(rows, tmp_path / "texts" / f"{name}.parquet")
     options = ["--text_column", "title", "--top_k", "3", "--batch_size", "2"]
-    two = predict_ray(model_folder, tmp_path / "texts", "--output", tmp_path / "two.parquet", "--workers", "2", *options)
+    two = predict_ray(
+        model_folder, tmp_path / "texts", "--output", tmp_path / "two.parquet", "--workers", "2", *options
+    )
     assert two.returncode == 0, two.stderr
     found = pq.read_table(tmp_path / "two.parquet").to_pylist()
     path, output = tmp_path / "texts.jsonl", tmp_path / "one.jsonl"

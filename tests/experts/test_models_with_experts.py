@@ -37,6 +37,10 @@ def test_the_final_logit_is_the_weighted_sum(case):
     expected = weights["frequency"] * torch.from_numpy(log_frequencies()) + weights["bias"]
     for name, logits in zip(model.branch_names, output.branch_logits.unbind(dim=1), strict=True):
         expected = expected + weights[name] * logits
+        if name == "lexical":
+            expected = expected + weights["lexical_bend"] * (logits + 2).clamp(min=0)
+        if name == "memory":
+            expected = expected + weights["memory_vote"] * (logits > logits.min() + 1e-3)
     torch.testing.assert_close(output.logits, expected)
     scores = all_scores(model, inputs)
     torch.testing.assert_close(scores["final"], expected.sigmoid())

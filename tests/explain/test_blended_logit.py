@@ -84,13 +84,17 @@ def test_words_are_those_of_head_and_lexical_expert(tokenizer):
     together = explain(model, tokenizer, TEXT, labels=["fox"]).labels[0].word_contributions
     weights, found = model.config.blend["weights"], {}
     for branch in ("local", "lexical"):
-        model.config.blend["weights"] = {**weights, branch: 0.0}
+        model.config.blend["weights"] = {**weights, branch: 0.0, f"{branch}_bend": 0.0}
         found[branch] = explain(model, tokenizer, TEXT, labels=["fox"]).labels[0].word_contributions
     assert together == pytest.approx([sum(values) for values in zip(*found.values(), strict=True)], abs=1e-6)
     model.config.blend["weights"] = weights
     ids = tokenizer(TEXT, add_special_tokens=False, return_tensors="pt")["input_ids"][0]
-    lexical, _ = lexical_contributions(model.lexical, torch.tensor([NAMES.index("fox")]), ids)
-    assert found["local"] == pytest.approx((weights["lexical"] * lexical[0]).tolist(), abs=1e-6)
+    lexical, start = lexical_contributions(model.lexical, torch.tensor([NAMES.index("fox")]), ids)
+    first, last = start.item(), start.item() + lexical.sum().item()
+    # From end to end all tokens share one slope, whichever they had to themselves.
+    bent = weights["lexical_bend"] * (max(last + 2, 0) - max(first + 2, 0)) / (last - first)
+    assert bent < -0.05
+    assert found["local"] == pytest.approx(((weights["lexical"] + bent) * lexical[0]).tolist(), abs=1e-5)
     # The word that names the label speaks for it most.
     words = dict(explain(model, tokenizer, TEXT, labels=["fox"]).labels[0].words)
     assert words["fox"] == max(words.values()) > 0

@@ -46,7 +46,7 @@ def test_a_run_reports_heads_experts_and_the_blend(run):
     folder, results = run
     rows = ["blend", "global", "local", "lexical", "memory", "label frequency"]
     assert list(results["test"]) == rows and list(results["validation"]) == rows
-    assert set(results["blend"]["weights"]) == {"global", "local", "lexical", "memory", "frequency", "bias"}
+    assert set(results["blend"]["weights"]) == {*rows[1:5], "lexical_bend", "memory_vote", "frequency", "bias"}
     assert results["blend"]["texts"] == 60 and 0 < results["blend"]["threshold"] < 1
     # Texts name their labels, so that a linear model finds them.
     assert results["test"]["lexical"]["precision@1"] > 0.9
