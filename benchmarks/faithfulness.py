@@ -78,7 +78,7 @@ def word_kinds(explanation: Explanation, token_spans: Sequence[tuple[int, int]])
 
 
 def rank_values(label: LabelExplanation, rank_by: str | None) -> list[float]:
-    """By what words rank: contributions where there are some, else attention, unless told otherwise."""
+    """By what words rank: contributions where there are some, else attention; `rank_by` overrides it."""
     if rank_by not in (None, *RANKINGS):
         raise ValueError(f"`rank_by` must be one of {', '.join(RANKINGS)}, got {rank_by!r}.")
     if rank_by == "contributions" and label.word_contributions is None:

@@ -155,7 +155,7 @@ def measure(num_labels, options):
                 runs[name].append(call(name, folder, num_labels, options, python))
         cosines = call("cosine", folder, num_labels, options)
     for name, answers in runs.items():
-        # A contender that does not finish a size is told, not left out.
+        # A contender that does not finish a size is reported, not left out.
         if None in answers:
             print(f"{name} did not finish {num_labels:,} labels")
             continue

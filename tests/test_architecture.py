@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "glocal_xml"
-# What each room may import from the package, besides itself; a room that is not listed is a missing decision.
+# What each package may import from the others; one that is not listed is a missing decision.
 ALLOWED = {
     "modeling": set(),
     "data": {"atomic_file", "json_text"},
@@ -39,7 +39,7 @@ ALLOWED = {
         *("atomic_file", "calibration", "data", "demo", "experts", "explain", "export", "hub", "labels", "metrics"),
         *("modeling", "several_processes", "tagged_rows", "trained_model", "training"),
     },
-    # The other rooms by name, when a command runs.
+    # The other packages by name, when a command runs.
     "cli": {"interruption", "version"},
     "__init__": {"data", "explain", "metrics", "modeling", "pretrained", "training", "version"},
 }
@@ -51,7 +51,7 @@ THIRD_PARTY = {
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def room(path):
+def package_of(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -64,7 +64,7 @@ def imports(path):
             yield node.level, node.module or ""
 
 
-def rooms_imported(path):
+def packages_imported(path):
     for dots, name in imports(path):
         if dots == 0 and name.split(".")[0] == "glocal_xml":
             yield (name.split(".") + ["__init__"])[1]
@@ -76,13 +76,15 @@ def rooms_imported(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_arrows_point_down(path):
-    assert room(path) in ALLOWED
-    assert set(rooms_imported(path)) - {room(path)} <= ALLOWED[room(path)]
+    assert package_of(path) in ALLOWED
+    assert set(packages_imported(path)) - {package_of(path)} <= ALLOWED[package_of(path)]
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if room(path) in THIRD_PARTY], ids=lambda path: path.name)
-def test_rooms_import_only_what_they_may(path):
-    allowed = THIRD_PARTY[room(path)] | sys.stdlib_module_names
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if package_of(path) in THIRD_PARTY], ids=lambda path: path.name
+)
+def test_packages_import_only_what_they_may(path):
+    allowed = THIRD_PARTY[package_of(path)] | sys.stdlib_module_names
     assert {name.split(".")[0] for dots, name in imports(path) if dots == 0} <= allowed
 
 

@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--text_column", default="text", help="column of the texts (default: %(default)s)")
     parser.add_argument("--labels_column", default="labels", help="column of the labels (default: %(default)s)")
     parser.add_argument(
-        "--remove", metavar="FILE", help="numbers of texts to forget, one a line, as `--list` and explanations tell"
+        "--remove", metavar="FILE", help="numbers of texts to forget, one per line, as `--list` and explanations tell"
     )
     parser.add_argument("--list", action="store_true", help="print number and labels of each text, as lines of JSON")
     parser.add_argument("--output", metavar="FOLDER", help="folder for the changed model")
@@ -84,7 +84,7 @@ def read_labelled_texts(path: str, text_column: str, labels_column: str) -> tupl
 
 
 def read_numbers(path: str) -> list[int]:
-    """Numbers, one a line."""
+    """Numbers, one per line."""
     from glocal_xml.data.text_files import read_strict_lines
 
     numbers = []
@@ -95,7 +95,7 @@ def read_numbers(path: str) -> list[int]:
             except ValueError:
                 raise ValueError(f"{path}, line {line}: {text!r} must be the number of a text.") from None
     if not numbers:
-        raise ValueError(f"{path} holds no numbers: give one a line, as `glocal-xml memory MODEL --list` tells them.")
+        raise ValueError(f"{path} holds no numbers: give one per line, as `glocal-xml memory MODEL --list` shows.")
     return numbers
 
 

@@ -65,7 +65,7 @@ def _predict(args: argparse.Namespace, processes: "Processes") -> None:
     }
     pipe = open_pipeline(args.model, device=args.device or own_device(), revision=args.revision, token=args.token)
     if args.text is None and args.file in (None, "-") and sys.stdin.isatty():
-        print("Reading texts from the terminal, one a line, up to Ctrl-D.", file=sys.stderr)
+        print("Reading texts from the terminal, one per line, up to Ctrl-D.", file=sys.stderr)
     # A bar between rows on the same terminal would garble both.
     has_bar = (
         on_terminal and processes.is_first and args.text is None and not (args.output == "-" and sys.stdout.isatty())
@@ -91,7 +91,7 @@ def _check_delimiter(delimiter: str, names: list[str] | None) -> None:
 
 
 def _label_names(path: str) -> list[str]:
-    """Names of labels, one a line, each once."""
+    """Names of labels, one per line, each once."""
     from glocal_xml.data.text_files import read_names
 
     return list(dict.fromkeys(read_names(path)))
@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
         "--label_delimiter", help="CSV and TSV: write the labels into one column, best first, joined by this"
     )
     parser.add_argument("--labels_column", default="labels", help="name of that column (default: labels)")
-    parser.add_argument("--candidate_labels", metavar="FILE", help="only these labels, one a line")
+    parser.add_argument("--candidate_labels", metavar="FILE", help="only these labels, one per line")
     parser.add_argument("--branch_scores", action="store_true", help="also the score of each branch or expert")
     parser.add_argument(
         "--windows", choices=["max", "mean"], help="read long texts to their end, by windows, and join their scores so"

@@ -143,7 +143,7 @@ def read_strict_lines(path: str | os.PathLike) -> Iterator[tuple[int, str]]:
 
 
 def read_names(path: str | os.PathLike) -> list[str]:
-    """Names that a file holds, one a line, without blanks around them; empty lines are left out."""
+    """Names that a file holds, one per line, without blanks around them; empty lines are left out."""
     return [line.strip() for _, line in read_strict_lines(path) if line.strip()]
 
 

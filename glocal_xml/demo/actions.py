@@ -125,7 +125,7 @@ def readable_part(explanation: Explanation) -> Explanation:
 
 
 def listed_names(lines: str) -> list[str] | None:
-    """Names of labels, one a line, each once; none where all labels are meant."""
+    """Names of labels, one per line, each once; none where all labels are meant."""
     return list(dict.fromkeys(line.strip() for line in lines.splitlines() if line.strip())) or None
 
 

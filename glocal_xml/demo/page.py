@@ -59,7 +59,7 @@ def label_options(tagger: Tagger) -> Options:
         meaning = None if blend is None else "Of labels with a score of 0.8, about four in five are right."
         threshold = gr.Slider(0, 1, value=lowest, step=0.01, label="Lowest score", info=meaning)
         names = gr.Textbox(
-            "", label="Only these labels", placeholder="Names, one a line; all labels if empty", lines=2
+            "", label="Only these labels", placeholder="Names, one per line; all labels if empty", lines=2
         )
     return [top_k, threshold, names]
 

@@ -20,7 +20,7 @@ class AdaptiveLabelClusters(nn.Module):
     """
     The output layer of *Pretrained Generalized Autoregressive Model with Adaptive Probabilistic Label Clusters for
     Extreme Multi-label Text Classification* (Ye et al., [arXiv:2007.02439](https://arxiv.org/abs/2007.02439)), section
-    3.3. It goes on top of any model that gives one vector per text:
+    3.3. It takes the features of any model that gives one vector per text:
 
     ```py
     layer = AdaptiveLabelClusters(768, 500_000, proportions=[0.25, 0.25, 0.25, 0.25])

@@ -145,7 +145,7 @@ class XMTCConfig(PreTrainedConfig):
         if names is not None and len(names) != self.num_labels:
             raise ValueError(f"{LABELS_FILE}: {len(names)} label names for a model of {self.num_labels} labels.")
         if broken := next((name for name in names or () if "\n" in name or "\r" in name), None):
-            raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one a line.")
+            raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one per line.")
         self.has_label_names = names is not None
         self.id2label = None if names is None or len(names) > self.max_logits_labels else dict(enumerate(names))
         return None if names is None else list(names)

@@ -31,7 +31,7 @@ class LabelShard:
         self.size = max(0, min(self.largest, num_labels - self.first))
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum over processes, on all of them; each goes on with the gradient of its own part."""
+        """The sum over processes, on all of them; each continues with the gradient of its own part."""
         return _SumOfParts.apply(self.group, value)
 
     def collect(self, compute: Callable[[Tensor], Tensor], label_ids: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ class FamilyPaper:
 
     Args:
         name: What the paper calls the system.
-        summary: How it scores a label; goes on after "In <name>, ".
+        summary: How it scores a label; continues a sentence that begins with "In <name>, ".
         title: Title of the paper.
         authors: Authors in the order of the paper.
         venue: Where it was published or submitted.

@@ -49,7 +49,7 @@ def tree_of_run(
         texts: The parts of the data; the tree is made of the training part.
         label_space: The labels.
         folder: Folder of the run.
-        resume: Whether the run goes on from a checkpoint, and so with the tree that it has.
+        resume: Whether the run resumes from a checkpoint, and so with the tree that it has.
         is_main_process: Whether this process builds the tree; others read what it wrote.
         main_process_first: Lets the others wait for it.
         show_progress: Whether to show progress bars.

@@ -95,7 +95,7 @@ def test_a_click_shows_the_words_and_nothing_hostile_runs(page, page_url):
     # A message that repeats what was typed is no place for an attack either.
     page.all("button.label-wrap")[0].click()
     names = page.until(
-        lambda: [box for box in page.all("textarea") if "one a line" in box.get_attribute("placeholder")]
+        lambda: [box for box in page.all("textarea") if "one per line" in box.get_attribute("placeholder")]
     )
     page.paste(names[0], "unknown " + ATTACKS[1])
     names[0].send_keys(Keys.TAB)

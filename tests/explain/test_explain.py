@@ -34,10 +34,10 @@ def model(encoder_folder):
 
 
 def test_the_name_is_the_function_whatever_is_imported():
-    rooms = importlib.import_module("glocal_xml.explain")
-    for module in pkgutil.iter_modules(rooms.__path__):
+    package = importlib.import_module("glocal_xml.explain")
+    for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"glocal_xml.explain.{module.name}")
-    assert glocal_xml.explain is explain is rooms.explain
+    assert glocal_xml.explain is explain is package.explain
 
 
 def test_words_and_scores(model, tokenizer):

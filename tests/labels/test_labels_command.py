@@ -1,4 +1,4 @@
-"""`glocal-xml labels`, and training that goes on with the new labels."""
+"""`glocal-xml labels`, and training that continues with the new labels."""
 
 import json
 import logging

@@ -221,6 +221,6 @@ def test_public_names():
 
 def test_importing_the_room_does_not_import_evaluate():
     room = Path(metrics.__file__).parent
-    # The parent package is left out: what the other rooms import is not asked here.
+    # The parent package is left out: what the other packages import is not asked here.
     code = f"import sys; sys.path.insert(0, {str(room.parent)!r}); import metrics; sys.exit('evaluate' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -260,7 +260,7 @@ def test_from_encoder(encoder_folder):
 
 
 def test_from_encoder_takes_a_copy():
-    """Whoever has the encoder goes on with it: it keeps its pooler, its mode, its weights and its configuration."""
+    """Whoever has the encoder can use it further: it keeps its pooler, its mode, its weights and its configuration."""
     encoder = AutoModel.from_config(ENCODER_CONFIGS["bert"]()).train()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     config = encoder.config
