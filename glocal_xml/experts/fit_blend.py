@@ -23,8 +23,8 @@ from glocal_xml.modeling.experts import (
     LEXICAL_KNOT,
     MEMORY,
     MEMORY_VOTE,
-    branch_part,
-    has_vote,
+    add_branch,
+    vote_share,
 )
 
 logger = logging.getLogger(__name__)
@@ -83,17 +83,19 @@ class BlendPairs:
         """The logits of the pairs in a blend, (pairs,)."""
         weights = blend["weights"]
         columns = zip(branch_names, torch.from_numpy(self.logits.T.astype(np.float64)), strict=True)
-        total = sum(branch_part(name, logits, weights) for name, logits in columns).numpy()
-        return total + weights.get(FREQUENCY, 0.0) * log_frequencies[self.labels] + weights.get(BIAS, 0.0)
+        total = torch.zeros(len(self.logits), dtype=torch.double)
+        for name, logits in columns:
+            add_branch(total, name, logits, weights)
+        return total.numpy() + weights.get(FREQUENCY, 0.0) * log_frequencies[self.labels] + weights.get(BIAS, 0.0)
 
     def features(self, branch_names: Sequence[str]) -> dict[str, np.ndarray]:
-        """What a fit weighs, none of which should speak against a label: the terms of [`branch_part`]."""
+        """What a fit weighs, none of which should speak against a label: the terms of [`add_branch`]."""
         found = dict(zip(branch_names, self.logits.T.astype(np.float64), strict=True))
         if LEXICAL in found:
             found[LEXICAL_BEND] = np.maximum(found[LEXICAL] - LEXICAL_KNOT, 0)
             found[LEXICAL] = np.minimum(found[LEXICAL], LEXICAL_KNOT)
         if MEMORY in found:
-            found[MEMORY_VOTE] = has_vote(torch.from_numpy(found[MEMORY])).numpy().astype(np.float64)
+            found[MEMORY_VOTE] = vote_share(torch.from_numpy(found[MEMORY])).numpy()
         return found
 
 

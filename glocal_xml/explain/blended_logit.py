@@ -6,7 +6,7 @@ import torch
 
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.encoder import evaluation_mode
-from glocal_xml.modeling.experts import BIAS, FREQUENCY, LEXICAL, MEMORY, branch_part, takes_part
+from glocal_xml.modeling.experts import BIAS, FREQUENCY, LEXICAL, MEMORY, add_branch, takes_part
 from glocal_xml.modeling.label_scores import product_logits
 
 from .branch_logit import has_evidence, label_biases, tree_paths
@@ -61,7 +61,7 @@ def blended_logit(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: t
         if name == LEXICAL and name in by_words:
             of_branch, start = lexical_contributions(model.lexical, label_ids, encoded.text_ids[0])
             of_branch, start = of_branch.cpu().double(), start.cpu().double()
-            first, last = (branch_part(name, ends, weights) for ends in (start, values))
+            first, last = (add_branch(torch.zeros_like(start), name, ends, weights) for ends in (start, values))
             # Where the slope changes between the two, all tokens share the one that leads from end to end.
             of_text = of_branch * _slope(first, last, of_branch.sum(dim=1))[:, None]
             bias += first
@@ -72,7 +72,7 @@ def blended_logit(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: t
             if way is not None:
                 parts[TREE] = parts.get(TREE, 0.0) + weight * way
         elif takes_part(name, weights):
-            parts[name] = branch_part(name, values, weights)
+            parts[name] = add_branch(torch.zeros_like(values), name, values, weights)
     if weights.get(FREQUENCY):
         parts[FREQUENCY] = weights[FREQUENCY] * model.log_frequencies[label_ids].cpu().double()
     return LogitParts(torch.cat([of_heads, of_text], dim=1), parts, bias)

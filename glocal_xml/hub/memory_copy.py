@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 from safetensors.torch import load_file, save_file
 
 from glocal_xml.json_text import read_json_object
-from glocal_xml.modeling.experts import MEMORY, MEMORY_VOTE
 from glocal_xml.training.published_files import published_files, regular_file, weight_files
 from glocal_xml.training.run_folder import CARD_FILE
 
 _CONFIG, _INDEX = "config.json", "model.safetensors.index.json"
+_MEMORY, _MEMORY_VOTE = "memory", "memory_vote"
 LEFT_OUT = (
     "The memory is left out. The other weights of the blend are as they were and were fitted together with it, so the "
     "scores of the copy are no probabilities: download it, run `glocal-xml calibrate COPY FILE`, and publish that."
@@ -43,13 +43,13 @@ def copy_without_memory(folder: str | os.PathLike, target: str | os.PathLike) ->
     folder, target = Path(folder), Path(target)
     files = published_files(folder)
     config = json.loads(files[_CONFIG])
-    if config.get(MEMORY) is None:
+    if config.get(_MEMORY) is None:
         raise ValueError(f"{folder} has no memory that could be left out: publish it without `--leave_out_memory`.")
     if config.get("encoder") is None and config.get("lexical") is None:
         raise ValueError(f"The memory is all that {folder} has: without it nothing would be left to publish.")
-    config[MEMORY] = None
+    config[_MEMORY] = None
     if config.get("blend") is not None:
-        gone = {MEMORY, MEMORY_VOTE}
+        gone = {_MEMORY, _MEMORY_VOTE}
         weights = {name: weight for name, weight in config["blend"]["weights"].items() if name not in gone}
         config["blend"] = {**config["blend"], "weights": weights, "texts": 0}
     target.mkdir(parents=True)
@@ -71,7 +71,7 @@ def _copy_weights(folder: Path, target: Path, names: list[str]) -> None:
         if name == _INDEX:
             continue
         tensors = load_file(folder / name)
-        kept = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{MEMORY}.")}
+        kept = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{_MEMORY}.")}
         if kept:
             save_file(kept, target / name, metadata={"format": "pt"})
         sizes += sum(tensor.nbytes for tensor in kept.values())

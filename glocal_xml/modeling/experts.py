@@ -24,8 +24,7 @@ _NO_VOTE = math.log(_LEAST_VOTE / (1 + _LEAST_VOTE))
 _PIECE_ENTRIES = 2**22
 # How many labels each ranking brings to a blend where not all labels are scored.
 _CANDIDATES = 20
-# What has a weight in a blend: heads by their names, the experts, what both have beside their logits (`branch_part`),
-# the log frequency of a label, and 1.
+# What has a weight in a blend beside the heads (`add_branch`).
 LEXICAL, LEXICAL_BEND, MEMORY, MEMORY_VOTE = "lexical", "lexical_bend", "memory", "memory_vote"
 FREQUENCY, BIAS = "frequency", "bias"
 # Margins say less and less the larger they are: above this the lexical logit rises with a slope of its own.
@@ -272,33 +271,35 @@ class MemoryExpert(nn.Module):
         return logits.view(len(rows), -1)
 
 
-def has_vote(logits: Tensor) -> Tensor:
-    """Whether any similar text has the label, by its logits in the memory."""
-    return logits > _NO_VOTE + 1e-3
+def vote_share(logits: Tensor) -> Tensor:
+    """1 for labels that any similar text has, by their logits in the memory, and 0 for others."""
+    # A comparison takes several times as long. Between the two are votes of less than 0.0001.
+    return (logits - _NO_VOTE).mul_(1000).clamp_(0, 1)
 
 
-def branch_part(name: str, logits: Tensor, weights: dict[str, float]) -> Tensor:
+def add_branch(total: Tensor, name: str, logits: Tensor, weights: dict[str, float]) -> Tensor:
     """
-    What the logits of a branch add to those of a blend: their weight times them. Those of the lexical expert may rise
-    with another slope above `LEXICAL_KNOT`, and any vote of the memory may count beside how strong it is.
+    Adds to the logits of a blend, in place, what a branch gives: its weight times its own logits. Those of the lexical
+    expert may rise with another slope above `LEXICAL_KNOT`, and any vote of the memory may count beside how strong it
+    is. A branch without weight counts nothing, whatever its scores are.
     """
-    part = weights.get(name, 0.0) * logits
+    if weight := weights.get(name):
+        total.add_(logits, alpha=weight)
     if name == LEXICAL and (bend := weights.get(LEXICAL_BEND)):
-        part = part + bend * (logits - LEXICAL_KNOT).clamp(min=0)
+        total.add_((logits - LEXICAL_KNOT).clamp_(min=0), alpha=bend)
     if name == MEMORY and (vote := weights.get(MEMORY_VOTE)):
-        part = part + vote * has_vote(logits)
-    return part
+        total.add_(vote_share(logits), alpha=vote)
+    return total
 
 
 def takes_part(name: str, weights: dict[str, float]) -> bool:
     """Whether a branch counts in a blend at all."""
-    beside = {LEXICAL: LEXICAL_BEND, MEMORY: MEMORY_VOTE}.get(name, name)
-    return bool(weights.get(name) or weights.get(beside))
+    return any(weights.get(key) for key in (name, f"{name}_bend", f"{name}_vote"))
 
 
 class Blend(MeanProbability):
     """
-    Scores of heads and experts together. The logit of a label is the sum of what the branches add ([`branch_part`]),
+    Scores of heads and experts together. The logit of a label is the sum of what the branches add ([`add_branch`]),
     the weighted log frequency of the label in training, and a constant (logistic regression). Without weights its
     probability is the mean of the probabilities of the branches.
 
@@ -329,9 +330,7 @@ class Blend(MeanProbability):
             return mean_probability_logits(logits)
         total = torch.zeros_like(logits[0])
         for name, values in zip(self.branches, logits, strict=True):
-            # A branch without weight counts nothing, whatever its scores are.
-            if takes_part(name, self.weights):
-                total.add_(branch_part(name, values, self.weights))
+            add_branch(total, name, values, self.weights)
         return total.add_(self.addends(labels))
 
     def addends(self, labels: slice | Tensor) -> Tensor:

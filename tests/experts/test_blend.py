@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from glocal_xml.calibration import best_threshold
 from glocal_xml.experts import blend_pairs, fit_blend, fixed_blend
 from glocal_xml.experts.fit_blend import CANDIDATES, BlendPairs
-from glocal_xml.modeling.experts import branch_part, takes_part
+from glocal_xml.modeling.experts import add_branch, takes_part
 
 
 def batches(texts=12):
@@ -87,7 +87,13 @@ def test_weights_are_those_of_a_logistic_regression(f):
     pairs, names = made_pairs(), ["global", "lexical", "memory"]
     blend = fit_blend(pairs, names, log_frequencies(), f=f)
     heads, lexical, memory = pairs.logits.T.astype(np.float64)
-    columns = [heads, lexical, memory, np.maximum(lexical + 2, 0), memory > np.log(0.05 / 1.05) + 1e-3]
+    columns = [
+        heads,
+        lexical,
+        memory,
+        np.maximum(lexical + 2, 0),
+        np.clip(1000 * (memory - np.log(0.05 / 1.05)), 0, 1),
+    ]
     features = np.column_stack([*columns, log_frequencies()[pairs.labels]])
     twin = LogisticRegression(C=100.0, max_iter=1000).fit(features, pairs.is_true)
     further = ["lexical_bend", "memory_vote", "frequency", "bias"]
@@ -110,18 +116,23 @@ def test_no_branch_speaks_against_labels(against):
     )
     blend = fit_blend(pairs, names, log_frequencies())
     for name in names:
-        rising = torch.linspace(-6, 6, 50)
+        rising = torch.linspace(-3.04, 6, 50)
         assert (branch_part(name, rising, blend["weights"]).diff() >= -1e-6).all()
     assert not takes_part(against, blend["weights"])
     assert all(takes_part(name, blend["weights"]) for name in {"global", "lexical"} - {against})
 
 
+def branch_part(name, logits, weights):
+    return add_branch(torch.zeros_like(logits), name, logits, weights)
+
+
 def test_parts_of_experts_beside_their_logits():
-    logits = torch.tensor([-9.0, -3.0, -2.0, -1.0, 3.0])
+    # The first are the log-odds of no vote.
+    none = np.float32(np.log(0.05 / 1.05)).item()
+    logits = torch.tensor([none, -3.0, -2.0, -1.0, 3.0])
     weights = {"lexical": 0.5, "lexical_bend": -0.25, "memory": 2.0, "memory_vote": 1.5, "global": 1.0}
-    assert branch_part("lexical", logits, weights).tolist() == [-4.5, -1.5, -1.0, -0.75, 0.25]
-    # Log-odds of no vote are -3.04.
-    assert branch_part("memory", logits, weights).tolist() == [-18.0, -4.5, -2.5, -0.5, 7.5]
+    assert branch_part("lexical", logits, weights).tolist() == pytest.approx([none / 2, -1.5, -1.0, -0.75, 0.25])
+    assert branch_part("memory", logits, weights).tolist() == pytest.approx([2 * none, -4.5, -2.5, -0.5, 7.5])
     assert branch_part("global", logits, weights).tolist() == logits.tolist()
     assert not branch_part("local", logits, weights).any() and not takes_part("local", weights)
     assert takes_part("memory", {"memory": 0.0, "memory_vote": 1.0}) and not takes_part("memory", {"memory": 0.0})
