@@ -78,7 +78,7 @@ def make_model(num_labels, length):
     memory.label_starts[1:] = torch.from_numpy(np.cumsum(numbers))
     memory.label_ids.copy_(torch.from_numpy(random.integers(0, num_labels, size=numbers.sum())))
     model.set_expert("memory", memory, sizes)
-    weights = {"lexical": 0.7, "memory": 0.4, "frequency": 0.2, "bias": -0.5}
+    weights = {"lexical": 0.7, "lexical_bend": -0.3, "memory": 0.4, "memory_vote": 2.0, "frequency": 0.2, "bias": -0.5}
     blend = {"weights": weights, "threshold": 0.4, "f": "micro", "beta": 1.0, "texts": 1000}
     model.set_blend(blend, torch.full((num_labels,), -7.0))
     return model.eval()
