@@ -360,7 +360,8 @@ def test_own_loop_in_two_processes_equals_one(flags, encoder_folder, tmp_path, r
 
 @pytest.mark.slow
 def test_own_loop_in_two_processes_has_experts_and_a_blend(flags, tmp_path):
-    two = run_script("run_xmtc_no_trainer.py", [*flags, "--validation_size", "60"], TWO_PROCESSES)
+    experts = ["--experts", "lexical", "memory", "--blend", "true", "--num_train_epochs", "2"]
+    two = run_script("run_xmtc_no_trainer.py", [*flags, *experts, "--validation_size", "60"], TWO_PROCESSES)
     assert two.returncode == 0, two.stderr
     model = AutoModel.from_pretrained(tmp_path / "run")
     results = json.loads((tmp_path / "run" / "results.json").read_text())
