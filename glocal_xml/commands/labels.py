@@ -23,7 +23,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("model", help="folder or Hub id of a trained model")
     parser.add_argument("--add", metavar="FILE", help="names of new labels, one per line")
     parser.add_argument("--remove", metavar="FILE", help="names of labels to take out, one per line")
-    parser.add_argument("--rename", metavar="FILE", help="old and new name with a tab between them, one pair a line")
+    parser.add_argument("--rename", metavar="FILE", help="old and new name with a tab between them, one pair per line")
     parser.add_argument("--output", metavar="FOLDER", required=True, help="folder for the new model")
     args = parser.parse_args(argv)
     # What follows takes seconds, which the help need not.

@@ -141,7 +141,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--label_delimiter", help="CSV and TSV: write the labels into one column, best first, joined by this"
     )
-    parser.add_argument("--labels_column", default="labels", help="name of that column (default: labels)")
+    parser.add_argument(
+        "--labels_column", default="labels", help="its name; replaces such a column of the input (default: labels)"
+    )
     parser.add_argument("--candidate_labels", metavar="FILE", help="only these labels, one per line")
     parser.add_argument("--branch_scores", action="store_true", help="also the score of each branch or expert")
     parser.add_argument(

@@ -91,7 +91,7 @@ def _weights(blend: dict[str, Any]) -> list[str]:
     names = [name for name in weights if name not in last] + [name for name in last if name in weights]
     beside = {
         LEXICAL_BEND: f"`{LEXICAL_BEND}` counts for how far the lexical logit is above {LEXICAL_KNOT:g}",
-        MEMORY_VOTE: f"`{MEMORY_VOTE}` for labels that any similar text has",
+        MEMORY_VOTE: f"`{MEMORY_VOTE}` counts for labels that any similar text has",
     }
     notes = [note for name, note in beside.items() if name in weights]
     fitted = f"fitted on {blend['texts']:,} held-out texts" if blend.get("texts") else "which were not fitted"
@@ -102,7 +102,7 @@ def _weights(blend: dict[str, Any]) -> list[str]:
         *table(names, "---:"),
         table_row([f"{weights[name]:.3f}" for name in names]),
         "",
-        *([f"{', '.join(notes)}.", ""] if notes else []),
+        *([f"{'; '.join(notes)}.", ""] if notes else []),
         f"Labels are given from a probability of {blend['threshold']:.3f} on"
         + (f", which has the best {_measure(blend)} on these texts." if blend.get("texts") else "."),
     ]

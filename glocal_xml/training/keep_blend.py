@@ -16,6 +16,7 @@ from glocal_xml.atomic_file import write_atomically
 from glocal_xml.calibration import ScoredLabels, judge_scores
 from glocal_xml.data import LabelSpace
 from glocal_xml.experts import MIN_TEXTS, blend_pairs, fit_blend, log_frequencies, texts_in_memory
+from glocal_xml.experts.fit_blend import CANDIDATES
 from glocal_xml.experts.token_rows import whole_text_ids
 from glocal_xml.json_text import json_text, read_json_object
 from glocal_xml.modeling import XMTCPreTrainedModel
@@ -47,7 +48,7 @@ def refit_blend(
     *,
     f: str = "micro",
     beta: float = 1.0,
-    candidates: int = 15,
+    candidates: int = CANDIDATES,
     batch_size: int = 64,
 ) -> RefittedBlend:
     """
