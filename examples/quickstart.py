@@ -1,13 +1,14 @@
 # %% [markdown]
 # # Tag Debian packages
 #
-# Each of the embedded 24,212 texts describes a Debian package. People gave each a few of 590 tags, such as `devel::library`
-# or `uitoolkit::gtk`. This script trains a model for five minutes, measures it on texts that it has not seen, and explains
-# what it predicts. It needs neither a GPU nor the Hub: `pip install "glocal-xml[minilm]"`, then, in a checkout,
+# Each of the 24,212 embedded texts describes a Debian package. People gave each a few of 590 tags, such as
+# `devel::library` or `uitoolkit::gtk`. This script trains a model for five minutes, measures it on texts that it has
+# not seen, and explains what it predicts. It needs neither a GPU nor the Hub. In a checkout of the repository:
 #
+#     pip install ".[minilm]"
 #     python examples/quickstart.py
 #
-# `# %%` starts a cell: VS Code, PyCharm and Jupytext run the file as a notebook.
+# `# %%` starts a cell: VS Code, PyCharm and Jupytext open the file as a notebook.
 
 # %%
 import json
@@ -28,7 +29,7 @@ logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=
 # %% [markdown]
 # ## Data
 #
-# A row has a text and the names of its labels. Files may be JSON lines, CSV, Parquet and others; `read_rows` reads them all.
+# A row has a text and the names of its labels. `read_rows` reads JSON lines, CSV, Parquet and other formats.
 
 # %%
 rows = list(read_rows(f"{DATA}/train.jsonl.gz"))
@@ -39,12 +40,14 @@ print(len(rows), "texts; the first of them:", textwrap.shorten(rows[0]["text"], 
 #
 # `fit` takes texts and labels in memory. The model has four parts:
 #
-# - `global` and `local` are the heads of GlocalXML on MiniLM, a small pretrained encoder: one reads the whole text, the other
-#   its words. They are trained together with the encoder.
-# - `lexical` is a linear model over the words, `memory` looks up similar training texts. Both are fitted in a minute or two.
+# - `global` and `local` are the heads of GlocalXML on MiniLM, a small pretrained encoder: one reads the text as a
+#   whole, the other its words. They are trained together with the encoder.
+# - `lexical` is a linear model over the words, `memory` looks up similar training texts. Both are fitted in a minute
+#   or two.
 #
-# At the end 1,000 training texts that were held out decide how much each part counts: the `blend`, whose scores are calibrated
-# probabilities. P@k in the tables of the log is the share of true labels among the best k, in percent.
+# At the end, 1,000 training texts that were held out decide how much each part counts. That is the `blend`, whose
+# scores are calibrated probabilities. P@k in the tables of the log is the share of true labels among the best k, in
+# percent.
 
 # %%
 tagger = fit(
@@ -62,8 +65,8 @@ tagger = fit(
 # %% [markdown]
 # ## Predictions
 #
-# What `fit` returns is a pipeline of Transformers. Without a threshold it gives the best labels, however unlikely; the
-# threshold of the blend is the one with the best F1 on the texts that were held out.
+# What `fit` returns is a pipeline of Transformers. Without a threshold it gives the best labels, however unlikely;
+# the threshold of the blend is the one with the best F1 on the texts that were held out.
 
 # %%
 text = "notepad: a small text editor for GNOME, written in C with GTK"
@@ -74,8 +77,8 @@ for found in tagger(text, threshold="calibrated"):
 # %% [markdown]
 # ## Explanations
 #
-# The score of a label is the sigmoid of its logit, and the logit is a sum: what each word adds, what the whole text adds, similar
-# training texts, how frequent the label is. `explain` takes it apart. Here are five of the test texts.
+# The score of a label is the sigmoid of its logit. The logit is a sum of what each word adds, the text as a whole,
+# similar training texts, and how frequent the label is; `explain` shows the parts. Here are five of the test texts.
 
 # %%
 print("\nFive test texts; + marks a predicted label that is true. Below each what the strongest words add to its")
