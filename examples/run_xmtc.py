@@ -95,4 +95,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

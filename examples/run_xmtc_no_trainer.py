@@ -89,7 +89,8 @@ def main(argv):
     total = epochs * math.ceil(len(loaders["train"]) / args.gradient_accumulation_steps)
     # Not prepared: it would step once per process, and here it steps once per optimiser step.
     schedule = get_scheduler(args.lr_scheduler_type, optimizer, args.get_warmup_steps(total), total)
-    state = runs.LoopState(accelerator, args.output_dir, model, optimizer, schedule, label_space)
+    prepared = (model, optimizer, schedule, data.tokenizer, label_space)
+    state = runs.LoopState(accelerator, args.output_dir, *prepared)
     progress = {"epoch": 0, "best": None}
     if checkpoint is not None:
         progress = state.load(checkpoint)
@@ -135,13 +136,13 @@ def main(argv):
                 collapse_watch.look(rankings["final"], labels, epoch + 1)
             if score is None or progress["best"] is None or score > progress["best"]:
                 progress["best"] = score
-                runs.save_best_model(accelerator, model, data.tokenizer, label_space, args.output_dir)
+                state.save_best()
             progress["epoch"] = epoch + 1
             state.save(progress)
 
     # 5. The best model with its experts, a linear model over tokens and a memory of the training texts. The blend
     #    weighs heads and experts on the validation texts, so that scores are calibrated probabilities.
-    best = runs.load_best_model(accelerator, args.output_dir, args.label_shards)
+    best = state.load_best()
     experts = runs.RunExperts(model_args, data_args, args, data.texts, label_space, data.tokenizer)
     experts.fit(best)
     watched = {"collapse_watch": collapse_watch, "started": started}
@@ -158,7 +159,7 @@ def main(argv):
         if part == "validation":
             experts.refit(best)
     report.add_probabilities()
-    best.save_pretrained(args.output_dir, is_main_process=accelerator.is_main_process)
+    state.finish(best)
     # Writes results.json, predictions.jsonl and the model card.
     report.save()
     accelerator.end_training()
@@ -169,4 +170,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,6 +1,6 @@
 """One run from files to results, as one call (`fit`, `run`) and as the steps that example scripts put together."""
 
-from .accelerate_loop import gather_rankings, load_best_model, prepare_loop, save_best_model
+from .accelerate_loop import gather_rankings, prepare_loop
 from .experts import RunExperts, blend_of_run
 from .fit import fit
 from .model import prepare_training
@@ -20,14 +20,12 @@ __all__ = [
     "clear_run_folder",
     "fit",
     "gather_rankings",
-    "load_best_model",
     "load_data",
     "model_of_run",
     "prepare_loop",
     "prepare_training",
     "resumable",
     "run",
-    "save_best_model",
     "start_logging",
     "start_run",
 ]

@@ -8,13 +8,10 @@ from accelerate import Accelerator
 from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
-from transformers import AutoModel, PreTrainedTokenizerBase
 
-from glocal_xml.data import LabelSpace
-from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.training.rankings import rankings
 
-from .split_labels import is_split, load_split_model
+from .split_labels import is_split
 
 
 def prepare_loop(
@@ -82,44 +79,3 @@ def gather_rankings(
     padded = [torch.nn.functional.pad(labels, (0, width - labels.shape[1]), value=-100) for _, labels in gathered]
     ranked = {name: torch.cat([batch[name] for batch, _ in gathered]).cpu().numpy() for name in gathered[0][0]}
     return ranked, torch.cat(padded).cpu().numpy()
-
-
-def save_best_model(
-    accelerator: Accelerator,
-    model: torch.nn.Module,
-    tokenizer: PreTrainedTokenizerBase,
-    label_space: LabelSpace,
-    folder: str,
-) -> None:
-    """
-    Saves the model of a loop, the best so far, as one that loads anywhere; to be called by all processes.
-
-    Args:
-        accelerator: The processes.
-        model: The model, as prepared by [`prepare_loop`].
-        tokenizer: Its tokenizer.
-        label_space: Its labels.
-        folder: Where to.
-    """
-    unwrapped = accelerator.unwrap_model(model)
-    # Where FSDP has split the weights, all processes bring theirs together; split labels do it when they are saved.
-    weights = None if is_split(unwrapped) else accelerator.get_state_dict(model)
-    unwrapped.save_pretrained(folder, is_main_process=accelerator.is_main_process, state_dict=weights)
-    if accelerator.is_main_process:
-        tokenizer.save_pretrained(folder)
-        label_space.save(folder)
-
-
-def load_best_model(accelerator: Accelerator, folder: str, label_shards: int = 1) -> XMTCPreTrainedModel:
-    """
-    The model that [`save_best_model`] wrote, on the device of this process.
-
-    Args:
-        accelerator: The processes, which wait for each other.
-        folder: Where it is.
-        label_shards: Into how many parts its labels are split, one for each process.
-    """
-    accelerator.wait_for_everyone()
-    if label_shards > 1:
-        return load_split_model(folder, label_shards)
-    return AutoModel.from_pretrained(folder).to(accelerator.device)

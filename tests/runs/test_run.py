@@ -308,7 +308,7 @@ def test_own_loop(flags, tmp_path):
     assert {"lexical", "memory"} == set(AutoModel.from_pretrained(tmp_path / "run").text_experts())
     assert len((tmp_path / "run" / "predictions.jsonl").read_text().splitlines()) == 16
     refused = run_script("run_xmtc_no_trainer.py", loop)
-    assert refused.returncode == 1 and "holds another run" in refused.stderr
+    assert refused.returncode == 2 and "holds another run" in refused.stderr
 
 
 def load_own_loop():
@@ -388,7 +388,7 @@ def test_split_labels_are_refused_where_they_cannot_be(flags):
 
 def test_own_loop_refuses_what_it_does_not_do(flags):
     refused = run_script("run_xmtc_no_trainer.py", [*flags, "--streaming", "true", "--max_steps", "3"])
-    assert refused.returncode == 1 and "--streaming, --max_steps" in refused.stderr
+    assert refused.returncode == 2 and "--streaming, --max_steps" in refused.stderr
 
 
 def test_diversity_loss_sets_in_and_a_resumed_run_keeps_it(flags, tmp_path, caplog):
