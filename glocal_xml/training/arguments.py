@@ -4,10 +4,11 @@ import json
 import logging
 import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import TrainingArguments
+from transformers.trainer_utils import HubStrategy, SaveStrategy
 
 from glocal_xml.experts.fit import EXPERTS
 from glocal_xml.modeling import FAMILIES
@@ -20,6 +21,11 @@ __all__ = ["MODEL_TYPES", "NO_ENCODER", "DataArguments", "ModelArguments", "XMTC
 
 logger = logging.getLogger(__name__)
 
+# An object, given as JSON on the command line; checked arguments hold the object.
+if TYPE_CHECKING:
+    JSONObject = dict[str, Any]
+else:
+    JSONObject = dict | str | None
 # What `--encoder` is for a model of experts alone.
 NO_ENCODER = "none"
 MODEL_TYPES = sorted(config_class.model_type for config_class in FAMILIES)
@@ -52,7 +58,7 @@ class ModelArguments:
     model: str | None = field(
         default=None, metadata={"help": "Trained model (folder or Hub id) to evaluate, predict with or train further."}
     )
-    model_config: dict | str | None = field(
+    model_config: JSONObject = field(
         default=None, metadata={"help": "Fields of the model's configuration, as JSON: '{\"local_layer\": 1}'."}
     )
 
@@ -79,7 +85,7 @@ class ModelArguments:
             "about a quarter shorter on a CPU."
         },
     )
-    encoder_options: dict | str | None = field(
+    encoder_options: JSONObject = field(
         default=None,
         metadata={
             "help": "Options with which the encoder of a new model is loaded, such as `revision`, as JSON: "
@@ -121,7 +127,7 @@ class XMTCTrainingArguments(TrainingArguments):
     eval_steps: float | None = field(default=None, init=False)
     load_best_model_at_end: bool = field(default=False, init=False)
 
-    module_learning_rates: dict | str | None = field(
+    module_learning_rates: JSONObject = field(
         default=None,
         metadata={
             "help": "Learning rate by the beginning of the parameter name (a regular expression, the first that fits "
@@ -237,9 +243,11 @@ class XMTCTrainingArguments(TrainingArguments):
         super().__post_init__()
         if self.hub_strategy != "end":
             # Trainer would upload the folder as it is, with pickled arguments that hold the token.
-            raise ValueError(f"`hub_strategy` must be end, got {self.hub_strategy.value!r}.")
+            raise ValueError(f"`hub_strategy` must be end, got {HubStrategy(self.hub_strategy).value!r}.")
         if self.save_strategy not in ("no", "steps", "epoch"):
-            raise ValueError(f"`save_strategy` must be steps, epoch or no, got {self.save_strategy.value!r}.")
+            raise ValueError(
+                f"`save_strategy` must be steps, epoch or no, got {SaveStrategy(self.save_strategy).value!r}."
+            )
         # A recipe may hold a single number.
         self.metrics_at = [self.metrics_at] if isinstance(self.metrics_at, int) else sorted(set(self.metrics_at))
         if not self.metrics_at or min(self.metrics_at) < 1:
