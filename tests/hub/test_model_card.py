@@ -14,8 +14,8 @@ from huggingface_hub.utils import validate_repo_id
 from glocal_xml.cli import main as command
 from glocal_xml.cli.train import main
 from glocal_xml.hub import card_of_run, render_model_card
-from glocal_xml.hub.papers import FAMILY_PAPERS
 from glocal_xml.hub.model_card import card_name
+from glocal_xml.hub.papers import FAMILY_PAPERS
 from glocal_xml.hub.run_files import CARD_MARK, write_card
 from glocal_xml.modeling import FAMILIES
 from glocal_xml.runs.run_folder import clear_run_folder
