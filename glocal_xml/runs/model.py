@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelSpace, LabelTree
 from glocal_xml.modeling import (
     FAMILIES,
@@ -22,7 +23,7 @@ from glocal_xml.modeling import (
 from glocal_xml.modeling.encoder import position_limit
 from glocal_xml.modeling.start_model import make_config
 from glocal_xml.trained_model import check_vocabulary, load_trained_model, plain_model_errors
-from glocal_xml.training.arguments import NO_ENCODER, ModelArguments, XMTCTrainingArguments
+from glocal_xml.training.arguments import ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.processes import check_processes
 
 from .prepare import encoder_path, follow_validation, settle_metrics
