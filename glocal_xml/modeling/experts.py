@@ -33,38 +33,43 @@ LEXICAL_KNOT = -2.0
 
 class TextCounter(nn.Module):
     """
-    From token ids to a sparse row of unit length: logarithmic counts of tokens, and of frequent pairs of neighbouring
-    tokens, times a weight for each (inverse document frequency). What has the weight 0, such as special tokens, and
-    what is beyond the vocabulary is ignored.
+    From token ids to a sparse row of unit length: logarithmic counts of tokens, of frequent pairs of neighbouring
+    tokens, and of the first tokens once more, times a weight for each (inverse document frequency). What has the
+    weight 0, such as special tokens, and what is beyond the vocabulary is ignored.
 
     Args:
         tokens: Size of the vocabulary.
         pairs: Number of pairs of tokens; they come behind the tokens.
+        lead: How many of the first tokens of a text, where its title often is, are features of their own too; these
+            come behind the pairs.
     """
 
-    def __init__(self, tokens: int, pairs: int = 0):
+    def __init__(self, tokens: int, pairs: int = 0, lead: int = 0):
         super().__init__()
-        self.tokens = tokens
-        self.register_buffer("weights", torch.zeros(tokens + pairs))
+        self.tokens, self.lead = tokens, lead
+        self.register_buffer("weights", torch.zeros(num_features(tokens, pairs, lead)))
         # first id * tokens + second id, ascending
         self.register_buffer("pair_keys", torch.zeros(pairs, dtype=torch.long))
 
     def features(self, token_ids: Tensor) -> Tensor:
         """
-        The feature of each token, and of each pair that starts with it, where there are pairs: (texts, tokens) or
-        (texts, 2 * tokens); -1 for none.
+        The feature of each token; then, where there are pairs, of each pair that starts with it; then, where the first
+        tokens count apart, of each of them: (texts, tokens) for each kind, side by side; -1 for none.
         """
         known = (token_ids >= 0) & (token_ids < self.tokens)
         ids = token_ids.where(known, 0)
         known &= self.weights[ids] != 0
-        singles = ids.where(known, -1)
-        if not len(self.pair_keys):
-            return singles
-        keys = torch.full_like(ids, -1)
-        keys[:, :-1] = (ids[:, :-1] * self.tokens + ids[:, 1:]).where(known[:, :-1] & known[:, 1:], -1)
-        places = torch.searchsorted(self.pair_keys, keys).clamp(max=len(self.pair_keys) - 1)
-        pairs = (places + self.tokens).where(self.pair_keys[places] == keys, -1)
-        return torch.cat([singles, pairs], dim=1)
+        kinds = [ids.where(known, -1)]
+        if len(self.pair_keys):
+            keys = torch.full_like(ids, -1)
+            keys[:, :-1] = (ids[:, :-1] * self.tokens + ids[:, 1:]).where(known[:, :-1] & known[:, 1:], -1)
+            places = torch.searchsorted(self.pair_keys, keys).clamp(max=len(self.pair_keys) - 1)
+            kinds.append((places + self.tokens).where(self.pair_keys[places] == keys, -1))
+        if self.lead:
+            # Padding and special tokens before a text move nothing: only tokens that count are numbered.
+            is_first = known & (known.cumsum(dim=1) <= self.lead)
+            kinds.append((ids + self.tokens + len(self.pair_keys)).where(is_first, -1))
+        return torch.cat(kinds, dim=1)
 
     def forward(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Distinct features of each text and their values, both (texts, features); padding has the value 0."""
@@ -76,6 +81,11 @@ class TextCounter(nn.Module):
         distinct = torch.zeros_like(features).scatter_(1, place, features.clamp(min=0))
         values = (1 + counts.clamp(min=1).log()) * self.weights[distinct].float() * (counts > 0)
         return distinct, values / values.norm(dim=1, keepdim=True).clamp(min=1e-12)
+
+
+def num_features(tokens: int, pairs: int, lead: int) -> int:
+    """How many features a [`TextCounter`] has."""
+    return tokens + pairs + (tokens if lead else 0)
 
 
 class SparseTable(nn.Module):
@@ -181,15 +191,16 @@ class LexicalExpert(nn.Module):
         pairs: Number of pairs of tokens that are features too.
         levels: Number of nodes of each level of the tree from the top; none where labels are against all texts.
         entries: Number of weights of each level, and last of the labels.
+        lead: How many of the first tokens are features of their own too.
     """
 
-    def __init__(self, num_labels: int, tokens: int, pairs: int, levels: list[int], entries: list[int]):
+    def __init__(self, num_labels: int, tokens: int, pairs: int, levels: list[int], entries: list[int], lead: int = 0):
         super().__init__()
         self.num_labels = num_labels
-        self.counter = TextCounter(tokens, pairs)
-        sizes = [*levels, num_labels]
+        self.counter = TextCounter(tokens, pairs, lead)
+        sizes, features = [*levels, num_labels], num_features(tokens, pairs, lead)
         self.tables = nn.ModuleList(
-            SparseTable(tokens + pairs, size, number) for size, number in zip(sizes, entries, strict=True)
+            SparseTable(features, size, number) for size, number in zip(sizes, entries, strict=True)
         )
         for level, size in enumerate(sizes):
             self.register_buffer(f"biases_{level}", torch.zeros(size))
