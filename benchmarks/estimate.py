@@ -88,7 +88,7 @@ def train(arguments):
     from glocal_xml.training import parse_arguments
 
     # The package has a function of the same name.
-    module = import_module("glocal_xml.training.run")
+    module = import_module("glocal_xml.runs.run")
     ends = []
 
     class Clock(TrainerCallback):

@@ -28,10 +28,10 @@ import torch
 import transformers
 from transformers import AutoModel, AutoTokenizer
 
+from glocal_xml.cli.train import main as train
 from glocal_xml.data import BAND_LIMITS, LabelSpace
 from glocal_xml.labels import edit_labels
 from glocal_xml.labels.table_rows import label_tables
-from glocal_xml.training import main as train
 
 DATA = Path(__file__).parents[1] / "examples/data/debtags"
 STARTS = ("names", "rare", "zero")

@@ -29,46 +29,31 @@ from transformers import AutoModel, get_scheduler
 from transformers.trainer_pt_utils import get_parameter_names
 
 from glocal_xml.data import XMTCCollator, tokenize
+from glocal_xml.hub import card_of_run
+from glocal_xml.hub.run_files import write_card, write_results
 from glocal_xml.interruption import terminated_like_ctrl_c
 from glocal_xml.json_text import json_text, read_json_object
-from glocal_xml.training import branch_metrics, card_of_run, clip_gradients, parameter_groups, parse_arguments
-from glocal_xml.training.callbacks import evaluation_line
-from glocal_xml.training.collapse import CollapseWatch
-from glocal_xml.training.experts_of_run import RunExperts, blend_of_run
-from glocal_xml.training.model_of_run import build_model, check_length, check_processes, default_rates, late_loss
-from glocal_xml.training.prepare import check_arguments, load_texts, load_tokenizer, settle_metrics
-from glocal_xml.training.report import (
-    FINAL,
-    data_facts,
-    environment,
-    final_name,
-    hardware,
-    hub_ids,
-    peak_memory_gb,
-    rankings,
-    result_rows,
-    results_table,
-    run_settings,
-)
-from glocal_xml.training.rowwise_adamw import for_sparse_tables
-from glocal_xml.training.run_folder import (
-    check_run_folder,
-    clear_run_folder,
-    prediction_lines,
-    write_card,
-    write_predictions,
-    write_results,
-)
-from glocal_xml.training.sharding_on_cpu import check_together
-from glocal_xml.training.split_labels import (
+from glocal_xml.runs.experts import RunExperts, blend_of_run
+from glocal_xml.runs.model import build_model, check_length, default_rates, late_loss
+from glocal_xml.runs.prepare import check_arguments, load_texts, load_tokenizer, settle_metrics
+from glocal_xml.runs.report import hub_ids, results_table
+from glocal_xml.runs.run_folder import check_run_folder, clear_run_folder, prediction_lines, write_predictions
+from glocal_xml.runs.split_labels import (
     check_label_shards,
     load_split_model,
     load_split_state,
     save_split_state,
     start_split_model,
 )
-from glocal_xml.training.token_columns import start_tokens, with_whole_texts
-from glocal_xml.training.tree_of_run import tree_of_run
+from glocal_xml.runs.token_columns import start_tokens, with_whole_texts
+from glocal_xml.runs.tree import tree_of_run
+from glocal_xml.training import branch_metrics, clip_gradients, parameter_groups, parse_arguments
+from glocal_xml.training.callbacks import evaluation_line
+from glocal_xml.training.collapse import CollapseWatch
+from glocal_xml.training.processes import check_processes, check_together
+from glocal_xml.training.rankings import FINAL, final_name, rankings, result_rows
+from glocal_xml.training.rowwise_adamw import for_sparse_tables
+from glocal_xml.training.run_facts import data_facts, environment, hardware, peak_memory_gb, run_settings
 from glocal_xml.training.whole_checkpoints import check_loss, why_not_whole, write_manifest
 
 logger = logging.getLogger("glocal_xml")

@@ -16,7 +16,7 @@ from glocal_xml.modeling import (
     MEXMLForMultiLabel,
 )
 from glocal_xml.pretrained import minilm_path
-from glocal_xml.training import fit
+from glocal_xml.runs import fit
 from glocal_xml.version import __version__
 
 __all__ = [

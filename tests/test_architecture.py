@@ -15,13 +15,15 @@ ALLOWED = {
     "metrics": set(),
     "calibration": {"atomic_file", "metrics", "modeling"},
     "experts": {"calibration", "data", "metrics", "modeling"},
-    "training": {
-        *("atomic_file", "calibration", "data", "experts", "json_text", "metrics", "modeling", "pretrained"),
-        *("interruption", "trained_model"),
+    "hub": {"atomic_file", "data", "json_text", "modeling", "version"},
+    "training": {"atomic_file", "data", "experts", "hub", "json_text", "metrics", "modeling"},
+    "runs": {
+        *("atomic_file", "calibration", "data", "experts", "hub", "interruption", "json_text", "metrics", "modeling"),
+        *("pretrained", "trained_model", "training"),
     },
-    "analysis": {"atomic_file", "data", "modeling", "training"},
-    "estimate": {"atomic_file", "data", "modeling", "trained_model", "training"},
-    "hub": {"json_text", "training", "version"},
+    "ensembles": {"data", "hub", "metrics", "modeling", "runs", "trained_model", "training"},
+    "analysis": {"atomic_file", "data", "hub", "modeling", "runs", "training"},
+    "estimate": {"atomic_file", "data", "modeling", "runs", "trained_model", "training"},
     "labels": {"data", "experts", "modeling"},
     "export": {"modeling"},
     "atomic_file": set(),
@@ -35,13 +37,13 @@ ALLOWED = {
     "explain": {"modeling"},
     "demo": {"data", "explain", "modeling", "tagged_rows", "trained_model"},
     "__main__": {"cli"},
-    "commands": {
-        *("atomic_file", "calibration", "data", "demo", "experts", "explain", "export", "hub", "labels", "metrics"),
-        *("modeling", "several_processes", "tagged_rows", "trained_model", "training"),
+    # The entry names the packages below it as strings, which are imported when a command runs.
+    "cli": {
+        *("atomic_file", "calibration", "data", "demo", "ensembles", "experts", "explain", "export", "hub"),
+        *("interruption", "labels", "metrics", "modeling", "runs", "several_processes", "tagged_rows"),
+        *("trained_model", "training", "version"),
     },
-    # The other packages by name, when a command runs.
-    "cli": {"interruption", "version"},
-    "__init__": {"data", "explain", "metrics", "modeling", "pretrained", "training", "version"},
+    "__init__": {"data", "explain", "metrics", "modeling", "pretrained", "runs", "version"},
 }
 # Rooms whose files may only import these packages: they are copied to the Hub, or must stay light.
 THIRD_PARTY = {

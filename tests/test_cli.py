@@ -44,8 +44,8 @@ def small_package(tmp_path):
     """Writes a package with other files, which has the frame of this one where they do not replace it."""
 
     def write(**files):
-        (tmp_path / "glocal_xml").mkdir()
-        for name in ("cli", "version"):
+        (tmp_path / "glocal_xml" / "cli").mkdir(parents=True)
+        for name in ("cli/__init__", "cli/entry", "interruption", "version"):
             (tmp_path / "glocal_xml" / f"{name}.py").write_text((ROOT / "glocal_xml" / f"{name}.py").read_text())
         for name, content in files.items():
             with open(tmp_path / "glocal_xml" / f"{name}.py", "a") as file:
@@ -100,8 +100,8 @@ def test_the_launcher_loads_the_package_when_it_is_asked(small_package):
     made = "from glocal_xml import name\nimport glocal_xml\ndef main(argv):\n    print(name, glocal_xml.name)\n"
     folder = small_package(
         __init__="print('loaded')\nname = 'value'\n",
-        cli="\nCOMMANDS['made'] = Command('made', '', '')\nprint('started')\n",
         made=made,
+        **{"cli/entry": "\nCOMMANDS['made'] = Command('made', '', '')\nprint('started')\n"},
     )
     assert start("made", folder=folder).communicate() == ("started\nloaded\nvalue value\n", "")
 
@@ -165,7 +165,7 @@ def test_what_the_shell_gets(command, capsys, error, code, message):
 @pytest.mark.parametrize("line", ["print('x' * 100)", "sys.stdout.buffer.write(b'x' * 100); sys.stdout.flush()"])
 def test_a_reader_that_has_enough(small_package, line):
     made = f"import sys\ndef main(argv):\n    while True: {line}\n"
-    folder = small_package(__init__="", cli="\nCOMMANDS['made'] = Command('made', '', '')\n", made=made)
+    folder = small_package(__init__="", made=made, **{"cli/entry": "\nCOMMANDS['made'] = Command('made', '', '')\n"})
     process = start("made", folder=folder)
     assert process.stdout.read(10) == "x" * 10
     process.stdout.close()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from glocal_xml.training import main as train
+from glocal_xml.cli.train import main as train
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "small_xlnet.py"
 

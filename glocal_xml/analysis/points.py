@@ -16,19 +16,15 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import XMTCCollator, tokenize
+from glocal_xml.hub.run_files import CARD_FILE, RESULTS_FILE, holds_card
 from glocal_xml.modeling import FAMILIES, XMTCConfig
 from glocal_xml.modeling.start_model import make_config
-from glocal_xml.training import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments, run
-from glocal_xml.training.model_of_run import late_loss
-from glocal_xml.training.prepare import encoder_path, load_texts, trained_label_space
-from glocal_xml.training.report import run_settings
-from glocal_xml.training.run_folder import (
-    CARD_FILE,
-    RESULTS_FILE,
-    clear_run_folder,
-    holds_card,
-    holds_run,
-)
+from glocal_xml.runs import run
+from glocal_xml.runs.model import late_loss
+from glocal_xml.runs.prepare import encoder_path, load_texts, trained_label_space
+from glocal_xml.runs.run_folder import clear_run_folder, holds_run
+from glocal_xml.training import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments
+from glocal_xml.training.run_facts import run_settings
 from glocal_xml.training.whole_checkpoints import last_good_checkpoint
 
 from .divergences import branch_divergences

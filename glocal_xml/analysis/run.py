@@ -5,8 +5,8 @@ import logging
 import shlex
 from pathlib import Path
 
+from glocal_xml.runs.run import quieten, start_logging
 from glocal_xml.training import DataArguments, ModelArguments, parse_arguments
-from glocal_xml.training.run import quieten, start_logging
 
 from .figures import check_matplotlib
 from .points import MeasuredPoint, encoder_depth, measure_point, plan_runs

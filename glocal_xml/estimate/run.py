@@ -8,9 +8,9 @@ import numpy as np
 import psutil
 
 from glocal_xml.atomic_file import write_atomically
+from glocal_xml.runs.prepare import check_arguments, load_texts, load_tokenizer, trained_label_space
+from glocal_xml.runs.run import quieten
 from glocal_xml.training import DataArguments, ModelArguments, parse_arguments
-from glocal_xml.training.prepare import check_arguments, load_texts, load_tokenizer, trained_label_space
-from glocal_xml.training.run import quieten
 
 from .estimate import Estimate, estimate_run
 from .planned_model import check_encoder

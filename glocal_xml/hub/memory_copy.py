@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory
 from safetensors.torch import load_file, save_file
 
 from glocal_xml.json_text import read_json_object
-from glocal_xml.training.published_files import published_files, regular_file, weight_files
-from glocal_xml.training.run_folder import CARD_FILE
+
+from .published_files import published_files, regular_file, weight_files
+from .run_files import CARD_FILE
 
 _CONFIG, _INDEX = "config.json", "model.safetensors.index.json"
 _MEMORY, _MEMORY_VOTE = "memory", "memory_vote"

@@ -8,14 +8,13 @@ from typing import NamedTuple
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
 from huggingface_hub.utils import validate_repo_id
 
-from glocal_xml.training import card_of_run
-from glocal_xml.training.model_card import describe_card
-from glocal_xml.training.published_files import Files, commit_operations, memory_notice, published_files, regular_file
-from glocal_xml.training.run_folder import CARD_FILE, RESULTS_FILE, holds_card
 from glocal_xml.version import __version__
 
 from .hub_errors import find_token, plain_hub_errors
 from .memory_copy import LEFT_OUT, folder_to_publish
+from .model_card import card_of_run, describe_card
+from .published_files import Files, commit_operations, memory_notice, published_files, regular_file
+from .run_files import CARD_FILE, RESULTS_FILE, holds_card
 from .space import space_files
 
 logger = logging.getLogger(__name__)

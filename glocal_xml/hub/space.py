@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from glocal_xml.training.published_files import Files
+from .published_files import Files
 
 APP = """\
 from glocal_xml.demo import build_page

@@ -14,7 +14,7 @@ from glocal_xml.modeling import FAMILIES
 from glocal_xml.modeling.configuration_base import F_KINDS
 
 from .data_arguments import DataArguments
-from .sharding_on_cpu import check_sharding
+from .processes import check_sharding
 
 __all__ = ["MODEL_TYPES", "NO_ENCODER", "DataArguments", "ModelArguments", "XMTCTrainingArguments", "read_dict"]
 

@@ -9,7 +9,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerState
 
-from .report import hardware, peak_memory_gb
+from .run_facts import hardware, peak_memory_gb
 from .time_budget import TimeBudget
 
 logger = logging.getLogger(__name__)

@@ -16,6 +16,9 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from glocal_xml.data import LabelSpace, XMTCCollator
+from glocal_xml.hub.model_card import card_name, describe_card, render_model_card
+from glocal_xml.hub.published_files import commit_operations, memory_notice, published_files, regular_file
+from glocal_xml.hub.run_files import CARD_FILE, RESULTS_FILE, write_card, write_results
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.load_checks import check_finite
 
@@ -23,17 +26,14 @@ from .arguments import XMTCTrainingArguments
 from .callbacks import EpochStarter, RunReporter, TrainingFacts
 from .collapse import CollapseWatch
 from .gradient_clipping import clip_gradients
-from .model_card import card_name, describe_card, render_model_card
-from .model_of_run import check_processes
 from .parameter_groups import parameter_groups
-from .published_files import commit_operations, memory_notice, published_files, regular_file
-from .report import FINAL, branch_metrics, final_name, rankings
+from .processes import check_processes
+from .rankings import FINAL, branch_metrics, final_name, rankings
 from .rowwise_adamw import for_sparse_tables
-from .run_folder import CARD_FILE, RESULTS_FILE, write_card, write_results
 from .time_budget import TimeBudget
 from .trainer_card import results_of_trainer
 from .whole_checkpoints import check_loss, write_manifest
-from .windows_of_run import WINDOW_COUNTS, WindowCollator, rank_windows
+from .window_batches import WINDOW_COUNTS, WindowCollator, rank_windows
 
 logger = logging.getLogger(__name__)
 

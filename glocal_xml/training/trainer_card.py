@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.configuration_utils import PreTrainedConfig
 
+from glocal_xml.hub.expert_papers import EXPERT_PAPERS
 from glocal_xml.modeling import XMTCConfig
 
 from .arguments import DataArguments, ModelArguments
-from .expert_papers import EXPERT_PAPERS
-from .report import data_facts, environment, final_name, result_rows, run_settings
+from .rankings import final_name, result_rows
+from .run_facts import data_facts, environment, run_settings
 
 if TYPE_CHECKING:
     from .trainer import XMTCTrainer

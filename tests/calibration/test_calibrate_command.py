@@ -16,11 +16,11 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel, pipeline
 
 from glocal_xml.calibration import ScoredLabels, write_figure
 from glocal_xml.cli import main as command
+from glocal_xml.cli.train import main
 from glocal_xml.data import LabelSpace
 from glocal_xml.experts import ExpertTexts, fit_experts, fixed_blend, log_frequencies
 from glocal_xml.modeling import FAMILIES, TextExpertsConfig, TextExpertsForMultiLabel
-from glocal_xml.training import main
-from glocal_xml.training.keep_blend import keep_blend
+from glocal_xml.runs.refit_blend import keep_blend
 
 LABELS = 8
 # Model type, fields, experts, and whether there is a blend already.

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from transformers import AutoModel
 
 from glocal_xml import GlocalXMLForMultiLabel, LabelSpace
+from glocal_xml.cli.train import main
 from glocal_xml.metrics import RankedLabels, ndcg_at_k, pad_label_lists
-from glocal_xml.training import XMTCTrainingArguments, main
+from glocal_xml.training import XMTCTrainingArguments
 from glocal_xml.training.collapse import CollapseWatch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,7 +8,7 @@ from tiny_encoders import ENCODER_CONFIGS, FURTHER_ENCODER_CONFIGS, WORDS
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoModel, PreTrainedTokenizerFast, pipeline
 
-from glocal_xml.training import main
+from glocal_xml.cli.train import main
 
 TASK = "extreme-multi-label-classification"
 MARKS = {

@@ -13,9 +13,9 @@ from tiny_encoders import WORDS
 from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml import GlocalXMLForMultiLabel
+from glocal_xml.cli.train import main as train
 from glocal_xml.data import read_rows
 from glocal_xml.explain import Explanation, LabelExplanation, Word
-from glocal_xml.training import main as train
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ import transformers.utils.hub
 from hub_server import HubServer
 from huggingface_hub import constants
 
-from glocal_xml.training import main
+from glocal_xml.cli.train import main
 
 TOKENS = {"hf_writer0": ("me", True), "hf_reader0": ("me", False), "hf_other00": ("other", True)}
 

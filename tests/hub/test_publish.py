@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml.cli import main as command
+from glocal_xml.cli.train import main as train
 from glocal_xml.hub import publish
-from glocal_xml.training import main as train
 
 pytest_plugins = ["local_hub"]
 

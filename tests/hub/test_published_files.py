@@ -7,7 +7,7 @@ import pytest
 
 from glocal_xml.cli import main as command
 from glocal_xml.hub import model_files
-from glocal_xml.training.published_files import published_files
+from glocal_xml.hub.published_files import published_files
 
 pytest_plugins = ["local_hub"]
 

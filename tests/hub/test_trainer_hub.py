@@ -7,8 +7,9 @@ from huggingface_hub import ModelCard
 from transformers import AutoModel
 
 from glocal_xml import GlocalXMLForMultiLabel, load_xmtc_dataset
+from glocal_xml.cli.train import main
 from glocal_xml.data import tokenize
-from glocal_xml.training import XMTCTrainer, XMTCTrainingArguments, main
+from glocal_xml.training import XMTCTrainer, XMTCTrainingArguments
 from glocal_xml.training.callbacks import loss_curve
 
 pytest_plugins = ["local_hub"]

@@ -1,0 +1,143 @@
+"""The command `glocal-xml`."""
+
+import os
+import select
+import sys
+from importlib import import_module
+from typing import NamedTuple
+
+from glocal_xml.interruption import terminated_like_ctrl_c
+from glocal_xml.version import __version__
+
+_LONGEST_MESSAGE = 700
+# What safetensors and torch say where a disk or the memory is full.
+_NO_ROOM = ("No space left on device", "PytorchStreamWriter failed writing", "File too large", "can't allocate memory")
+
+
+class Command(NamedTuple):
+    """Where the `main` of a command is, and what the overview says of it."""
+
+    module: str
+    arguments: str
+    summary: str
+
+
+# Modules by name, imported when a command runs: some take seconds that `--help` need not.
+COMMANDS = {
+    "train": Command("cli.train", "[RECIPE.yaml] [OPTIONS]", "train, evaluate and predict in one run"),
+    "estimate": Command("estimate", "[RECIPE.yaml] [OPTIONS]", "memory and time of such a run, before it starts"),
+    "evaluate": Command("cli.evaluate", "MODEL TEST_FILE [OPTIONS]", "metrics of a trained model on other texts"),
+    "predict": Command("cli.predict", "MODEL [TEXT_FILE] [OPTIONS]", "names and scores of the best labels"),
+    "explain": Command("cli.explain", "MODEL [TEXT_FILE] [OPTIONS]", "which words speak for each label"),
+    "calibrate": Command("cli.calibrate", "MODEL FILE [OPTIONS]", "usable probabilities, and a threshold"),
+    "ensemble": Command("cli.ensemble", "MEMBER MEMBER ... [OPTIONS]", "models or prediction files together"),
+    "labels": Command("cli.labels", "MODEL --output FOLDER [OPTIONS]", "labels added, removed or renamed"),
+    "memory": Command("cli.memory", "MODEL [--output FOLDER] [OPTIONS]", "texts to find labels by, added or removed"),
+    "export": Command("cli.export", "MODEL --output FOLDER", "a program that needs torch alone"),
+    "publish": Command("cli.publish", "RUN USER/NAME [OPTIONS]", "a trained model on the Hub, with its card"),
+    "demo": Command("cli.demo", "MODEL [OPTIONS]", "a page to try a model on texts and files"),
+    "card": Command("cli.card", "RUN [--output FILE]", "model card of a trained run"),
+    "analyse": Command("analysis", "STUDY [RECIPE.yaml] [OPTIONS]", "figures and tables of the papers"),
+}
+EXAMPLES = """examples:
+  glocal-xml train --encoder minilm --minutes 10 --train_file train.jsonl --test_file test.jsonl
+  glocal-xml train --encoder minilm --num_train_epochs 3 --train_file train.jsonl --output_dir outputs/tags
+  glocal-xml train --encoder none --train_file train.jsonl --output_dir outputs/linear
+  glocal-xml train examples/recipes/debtags/glocal_xml.yaml --num_train_epochs 1
+  glocal-xml estimate examples/recipes/debtags/glocal_xml.yaml --memory_gb 8
+  glocal-xml evaluate outputs/tags other.jsonl
+  glocal-xml predict outputs/tags new.jsonl --output tagged.csv
+  cat new.txt | glocal-xml predict outputs/tags --threshold 0.5 | jq .predictions
+  glocal-xml explain outputs/tags --text "a text editor for GNOME" --format html --output words.html
+  glocal-xml calibrate outputs/tags validation.jsonl
+  glocal-xml publish outputs/tags user/tags --dry-run
+  glocal-xml demo outputs/tags --open
+  glocal-xml ensemble outputs/tree-0 outputs/tree-1 --test_file test.jsonl --output_dir outputs/both-trees
+  glocal-xml labels outputs/tags --add new.txt --output outputs/more-tags
+  glocal-xml memory outputs/tags --add corrected.jsonl --output outputs/tags-2
+  glocal-xml export outputs/tags --output outputs/tags-program
+  glocal-xml card outputs/tags
+  glocal-xml analyse layers examples/recipes/debtags/glocal_xml_part.yaml --output_dir outputs/analysis
+"""
+EXIT_CODES = """exit codes:
+  0    done
+  1    a bug, with its traceback
+  2    invalid input, or no disk space, no network and the like, in one line
+  130  interrupted (Ctrl-C)
+  141  the reader of the output closed it (`| head`)
+"""
+
+
+def usage() -> str:
+    """All commands, and examples."""
+    starts = {f"  {name} {command.arguments}": command.summary for name, command in COMMANDS.items()}
+    width = max(map(len, starts)) + 2
+    lines = [f"{start:{width}}{summary}" for start, summary in starts.items()]
+    parts = [
+        "usage: glocal-xml COMMAND [ARGUMENTS]",
+        "Extreme multi-label text classification.",
+        "commands:\n" + "\n".join(lines),
+        EXAMPLES.rstrip(),
+        EXIT_CODES.rstrip(),
+        "`glocal-xml COMMAND --help` tells more.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command; a user's mistake ends in one line on standard error and exit code 2."""
+    try:
+        with terminated_like_ctrl_c():
+            code = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+    except Exception as error:
+        reason = _reason(error)
+        if reason is None:
+            raise
+        if isinstance(reason, BrokenPipeError) and _output_is_closed():
+            return 141
+        print(f"glocal-xml: error: {_one_line(reason)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("glocal-xml: interrupted", file=sys.stderr)
+        return 130
+    return code
+
+
+def _reason(error: BaseException | None) -> BaseException | None:
+    """What a user can mend: a mistake, or what the system refuses, also where a library made something else of it."""
+    while error is not None:
+        if isinstance(error, ValueError | OSError | MemoryError) or any(words in str(error) for words in _NO_ROOM):
+            return error
+        error = error.__cause__
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    message = " ".join(str(error).split()) or type(error).__name__
+    return message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 150]} … {message[-150:]}"
+
+
+def _run(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage(), end="")
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        print(__version__)
+        return 0
+    command, *rest = argv
+    if command not in COMMANDS:
+        raise ValueError(f"there is no command {command!r}; the commands are {', '.join(COMMANDS)}")
+    import_module(f"glocal_xml.{COMMANDS[command].module}").main(rest)
+    return 0
+
+
+def _output_is_closed() -> bool:
+    """Whether nobody reads standard output any more; if so, what is left of it goes nowhere."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    closed = any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))
+    if closed:
+        # Or Python would complain when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return closed

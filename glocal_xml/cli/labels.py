@@ -1,0 +1,70 @@
+"""`glocal-xml labels`: other labels for a trained model."""
+
+import logging
+
+from .command_parser import command_parser
+
+logger = logging.getLogger("glocal_xml")
+
+
+def main(argv: list[str]) -> None:
+    """Writes a trained model with other labels to a folder of its own."""
+    parser = command_parser(
+        "labels",
+        "Labels of a trained model added, removed or renamed; those that stay keep their scores. A new label starts\n"
+        "as a copy of the one with the most similar name, and is learned by `glocal-xml train --model` on texts that\n"
+        "have it: give them all of their labels, and mix in texts without new ones, or old labels are unlearned.",
+        [
+            "labels outputs/tags --add new.txt --output outputs/more-tags",
+            "labels outputs/tags --remove old.txt --rename names.tsv --output outputs/other-tags",
+            "train --model outputs/more-tags --train_file more.jsonl --output_dir outputs/more-tags-trained",
+        ],
+    )
+    parser.add_argument("model", help="folder or Hub id of a trained model")
+    parser.add_argument("--add", metavar="FILE", help="names of new labels, one per line")
+    parser.add_argument("--remove", metavar="FILE", help="names of labels to take out, one per line")
+    parser.add_argument("--rename", metavar="FILE", help="old and new name with a tab between them, one pair per line")
+    parser.add_argument("--output", metavar="FOLDER", required=True, help="folder for the new model")
+    args = parser.parse_args(argv)
+    # What follows takes seconds, which the help need not.
+    from glocal_xml.labels import edit_labels
+    from glocal_xml.runs.prepare import read_label_names, trained_label_space
+    from glocal_xml.runs.run import start_logging
+    from glocal_xml.runs.run_folder import holds_run
+    from glocal_xml.trained_model import open_pipeline
+
+    start_logging()
+    if holds_run(args.output):
+        raise ValueError(f"The folder {args.output} holds a model or a run already; choose another one.")
+    pipe = open_pipeline(args.model, device="cpu")
+    model, tokenizer, label_space = pipe.model, pipe.tokenizer, trained_label_space(args.model)
+    edited, new_space = edit_labels(
+        model,
+        label_space,
+        tokenizer,
+        add=read_label_names(args.add) or (),
+        remove=read_label_names(args.remove) or (),
+        rename=read_renames(args.rename),
+    )
+    edited.save_pretrained(args.output)
+    tokenizer.save_pretrained(args.output)
+    new_space.save(args.output)
+    logger.info("%d labels, before %d: %s", new_space.num_labels, label_space.num_labels, args.output)
+
+
+def read_renames(path: str | None) -> dict[str, str]:
+    """New names by old ones."""
+    from glocal_xml.data.text_files import read_strict_lines
+
+    renames: dict[str, str] = {}
+    for number, line in () if path is None else read_strict_lines(path):
+        if not line.strip():
+            continue
+        old, *new = (name.strip() for name in line.split("\t"))
+        if len(new) != 1 or not old or not new[0] or old in renames:
+            raise ValueError(
+                f"{path}, line {number}: {line!r} must be an old name, a tab and a new name, and each old name may "
+                "occur once."
+            )
+        renames[old] = new[0]
+    return renames

@@ -1,0 +1,115 @@
+"""`glocal-xml memory`: texts that a trained model remembers, added and removed without training."""
+
+import json
+import logging
+from typing import Any
+
+from .command_parser import command_parser
+
+logger = logging.getLogger("glocal_xml")
+
+
+def main(argv: list[str]) -> None:
+    """Shows the memory of a model, or writes the model with another one to a folder of its own."""
+    parser = command_parser(
+        "memory",
+        "Texts that a model finds labels by (its expert `memory`) added or removed, in seconds and without training.\n"
+        "Labels of added texts that the model does not have become labels of it, and are found from then on where a\n"
+        "text is similar; `glocal-xml train --model` makes more of them. Without an option: how much is remembered.",
+        [
+            "memory outputs/tags",
+            "memory outputs/tags --list | head",
+            "memory outputs/tags --add corrected.jsonl --output outputs/tags-2",
+            "memory outputs/tags --remove numbers.txt --output outputs/tags-2",
+        ],
+    )
+    parser.add_argument("model", help="folder or Hub id of a trained model with the expert `memory`")
+    parser.add_argument("--add", metavar="FILE", help="texts with their labels, as for `glocal-xml train`")
+    parser.add_argument("--text_column", default="text", help="column of the texts (default: %(default)s)")
+    parser.add_argument("--labels_column", default="labels", help="column of the labels (default: %(default)s)")
+    parser.add_argument(
+        "--remove", metavar="FILE", help="numbers of texts to forget, one per line, as `--list` and explanations tell"
+    )
+    parser.add_argument("--list", action="store_true", help="print number and labels of each text, as lines of JSON")
+    parser.add_argument("--output", metavar="FOLDER", help="folder for the changed model")
+    args = parser.parse_args(argv)
+    changes = args.add is not None or args.remove is not None
+    if changes and (args.output is None or args.list):
+        raise ValueError("`--add` and `--remove` need `--output FOLDER` for the changed model, and no `--list`.")
+    if args.output is not None and not changes:
+        raise ValueError("`--output` is for a changed model: give `--add FILE` or `--remove FILE` too.")
+    # What follows takes seconds, which the help need not.
+    from glocal_xml.experts import remember, remove_from_memory
+    from glocal_xml.labels import edit_labels
+    from glocal_xml.runs.prepare import trained_label_space
+    from glocal_xml.runs.run import start_logging
+    from glocal_xml.runs.run_folder import holds_run
+    from glocal_xml.trained_model import open_pipeline
+
+    start_logging()
+    if args.output is not None and holds_run(args.output):
+        raise ValueError(f"The folder {args.output} holds a model or a run already; choose another one.")
+    numbers = None if args.remove is None else read_numbers(args.remove)
+    added = None if args.add is None else read_labelled_texts(args.add, args.text_column, args.labels_column)
+    pipe = open_pipeline(args.model, device="cpu")
+    model, tokenizer = pipe.model, pipe.tokenizer
+    if model.memory is None:
+        raise ValueError(f"{args.model} has no memory of texts: train it with `--experts lexical memory`.")
+    if not changes:
+        _show(model, args.list)
+        return
+    label_space = trained_label_space(args.model)
+    if numbers is not None:
+        found = remove_from_memory(model, numbers)
+        logger.info("%d texts removed, of %d numbers given", found, len(numbers))
+    if added is not None:
+        texts, labels = added
+        new_labels = sorted({name for names in labels for name in names} - set(label_space.names))
+        if new_labels:
+            model, label_space = edit_labels(model, label_space, tokenizer, add=new_labels)
+        label_space = remember(model, label_space, tokenizer, texts, labels)
+        logger.info("%d texts added, %d labels of them new", len(texts), len(new_labels))
+    model.save_pretrained(args.output)
+    tokenizer.save_pretrained(args.output)
+    label_space.save(args.output)
+    _show(model, False)
+
+
+def read_labelled_texts(path: str, text_column: str, labels_column: str) -> tuple[list[str], list[list[str]]]:
+    """Texts of a file and the names of their labels."""
+    from glocal_xml.data import read_rows
+
+    rows = list(read_rows(path, text_column=text_column, labels_column=labels_column))
+    return [row["text"] for row in rows], [row["labels"] for row in rows]
+
+
+def read_numbers(path: str) -> list[int]:
+    """Numbers, one per line."""
+    from glocal_xml.data.text_files import read_strict_lines
+
+    numbers = []
+    for line, text in read_strict_lines(path):
+        if text.strip():
+            try:
+                numbers.append(int(text))
+            except ValueError:
+                raise ValueError(f"{path}, line {line}: {text!r} must be the number of a text.") from None
+    if not numbers:
+        raise ValueError(f"{path} holds no numbers: give one per line, as `glocal-xml memory MODEL --list` shows.")
+    return numbers
+
+
+def _show(model: Any, every_text: bool) -> None:
+    memory, names = model.memory, model.label_names
+    rows = memory.text_numbers.tolist()
+    if every_text:
+        for row, number in enumerate(rows):
+            labels = memory.labels_of(row)
+            print(json.dumps({"number": number, "labels": [names[i] if names else i for i in labels]}))
+        return
+    own_names = sum(number < 0 for number in rows)
+    known = len(memory.label_ids.unique())
+    print(
+        f"memory: {len(rows) - own_names:,} texts and {own_names:,} names of labels; "
+        f"{known:,} of {memory.num_labels:,} labels have some"
+    )

@@ -1,0 +1,6 @@
+"""Several checkpoints or prediction files as one."""
+
+from .checkpoints import run_ensemble
+from .ranking import ensemble_top_k
+
+__all__ = ["ensemble_top_k", "run_ensemble"]

@@ -1,0 +1,168 @@
+"""Labels ranked by the mean of the probabilities of several trained models."""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from datasets import concatenate_datasets
+
+from glocal_xml.data import LabelSpace
+from glocal_xml.hub.run_files import write_results
+from glocal_xml.runs.prepare import check_arguments, load_texts, settle_ranks, trained_label_space
+from glocal_xml.runs.report import results_table
+from glocal_xml.runs.run_folder import check_run_folder, clear_run_folder, prediction_lines, write_predictions
+from glocal_xml.trained_model import trained_config
+from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+from glocal_xml.training.rankings import ranking_metrics
+from glocal_xml.training.run_facts import data_facts, environment
+
+from .ranking import ensemble_top_k
+
+logger = logging.getLogger(__name__)
+
+# The row of results that all members made.
+ENSEMBLE = "ensemble"
+
+
+def run_ensemble(
+    members: Sequence[str],
+    data_args: DataArguments,
+    args: XMTCTrainingArguments,
+    *,
+    top_k: int = 10,
+    candidates: int = 50,
+) -> dict[str, Any]:
+    """
+    Evaluates and predicts with several trained models together; see [`ensemble_top_k`].
+
+    Training counts, and with them propensities and bands, are those of the first member.
+
+    Args:
+        members: Folders or Hub ids of trained models with the same labels.
+        data_args: Files and how to read them.
+        args: Ranks of the metrics, folder of the results, batch size and device.
+        top_k: How many labels of each text to write to `predictions.jsonl`.
+        candidates: How many labels each member brings in.
+    """
+    started = time.time()
+    _check(members, data_args, args)
+    for member in members:
+        check_run_folder(args.output_dir, resume=None, overwrite=args.overwrite_output, model=member)
+    label_space = shared_label_space(members)
+    settle_ranks(args, label_space)
+    top_k, candidates = min(top_k, label_space.num_labels), min(candidates, label_space.num_labels)
+    depth = max(top_k, *args.metrics_at)
+    _check_candidates(members, top_k, candidates, depth)
+    texts, label_space = load_texts(data_args, label_space, args.seed)
+    logger.info("labels: %s", label_space.describe())
+    names = member_names(members)
+    # All parts at once, so that each model is loaded twice and no more.
+    ids, scores, member_ids = ensemble_top_k(
+        members,
+        concatenate_datasets([part.select_columns("text") for part in texts.values()]),
+        label_space,
+        args,
+        top_k=depth,
+        candidates=candidates,
+        max_length=data_args.max_length,
+    )
+    rankings = {ENSEMBLE: ids} | dict(zip(names, member_ids, strict=True))
+    results: dict[str, Any] = {
+        ENSEMBLE: {
+            "members": dict(zip(names, members, strict=True)),
+            "top_k": top_k,
+            "candidates": candidates,
+            "data": vars(data_args),
+            **{name: getattr(args, name) for name in ("metrics_at", "propensity_a", "propensity_b", "seed")},
+        },
+        "data": data_facts(texts, label_space),
+        "environment": environment(args),
+    }
+    lines, first = [], 0
+    for name, part in texts.items():
+        rows, labels = slice(first, first + len(part)), list(part["labels"])
+        first = rows.stop
+        if name != "predict":
+            results[name] = {
+                row: ranking_metrics(best[rows], labels, label_space, args) for row, best in rankings.items()
+            }
+            logger.info("%s, %d texts\n%s", name, len(part), results_table(results[name], args))
+        if name != "validation":
+            best, values = ids[rows, :top_k], scores[rows, :top_k]
+            lines.extend(prediction_lines(name, part["text"], best, values, labels, label_space))
+    results["seconds"] = round(time.time() - started, 1)
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    clear_run_folder(args.output_dir)
+    if lines:
+        logger.info("predictions: %s", write_predictions(args.output_dir, lines))
+    logger.info("results: %s", write_results(args.output_dir, results))
+    return results
+
+
+def shared_label_space(members: Sequence[str]) -> LabelSpace:
+    """The label space of the first model; another one with other labels, or in another order, is an error."""
+    label_space = trained_label_space(members[0])
+    for member in members[1:]:
+        names, other = label_space.names, trained_label_space(member).names
+        place = next((i for i, (name, there) in enumerate(zip(names, other, strict=False)) if name != there), None)
+        if place is None and len(names) != len(other):
+            place = min(len(names), len(other))
+        if place is not None:
+            found = [repr(each[place]) if place < len(each) else "missing" for each in (names, other)]
+            raise ValueError(
+                f"Label {place} is {found[0]} in {members[0]} and {found[1]} in {member}, but members of an ensemble "
+                "must have the same labels in the same order: train them on the same texts, or all with the same "
+                "`--label_names_file`."
+            )
+    return label_space
+
+
+def member_names(members: Sequence[str]) -> list[str]:
+    """What results call the members: the names of their folders, with a number where that is taken."""
+    names: list[str] = []
+    for member in members:
+        folder = os.path.basename(os.path.abspath(member))
+        numbered = (folder if number == 1 else f"{folder}-{number}" for number in count(1))
+        names.append(next(name for name in numbered if name not in (ENSEMBLE, *names)))
+    return names
+
+
+def _check(members: Sequence[str], data_args: DataArguments, args: XMTCTrainingArguments) -> None:
+    if len(members) < 2:
+        raise ValueError(
+            f"An ensemble needs two models or more, got {len(members)}: `glocal-xml ensemble MODEL MODEL … [OPTIONS]`."
+        )
+    check_arguments(ModelArguments(model=members[0]), data_args, training=False)
+    given = {"train_file": data_args.train_file, "streaming": data_args.streaming, "windows": data_args.windows}
+    unfit = [
+        name for name, value in (given | {"resume_from_checkpoint": args.resume_from_checkpoint}).items() if value
+    ]
+    if unfit:
+        raise ValueError(
+            f"An ensemble trains nothing and reads the start of its texts several times: leave out {', '.join(unfit)}."
+        )
+    if args.world_size > 1:
+        raise ValueError(
+            f"An ensemble runs in one process, this is one of {args.world_size}: start it by `glocal-xml ensemble`."
+        )
+
+
+def _check_candidates(members: Sequence[str], top_k: int, candidates: int, depth: int) -> None:
+    if top_k < 1:
+        raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
+    if candidates < depth:
+        raise ValueError(
+            f"`candidates` is {candidates}, but {depth} labels are to be ranked by `top_k` and `metrics_at`: pass "
+            f"`--candidates {depth}` or more."
+        )
+    for member in members:
+        shortlist = getattr(trained_config(member), "shortlist", None)
+        if shortlist is not None and shortlist < candidates:
+            raise ValueError(
+                f"`candidates` is {candidates}, but {member} has a shortlist of {shortlist} labels: pass "
+                f"`--candidates {shortlist}`, or raise `shortlist` in its config.json."
+            )

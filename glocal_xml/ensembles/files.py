@@ -1,0 +1,193 @@
+"""Labels ranked by the mean of the scores that several prediction files give them, whatever made the files."""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from glocal_xml.data import LabelSpace, read_rows
+from glocal_xml.hub.run_files import write_results
+from glocal_xml.metrics import pad_label_lists, xmtc_metrics
+from glocal_xml.runs.prepare import read_label_names
+from glocal_xml.runs.report import results_table
+from glocal_xml.runs.run_folder import check_run_folder, clear_run_folder, write_predictions
+from glocal_xml.training.arguments import DataArguments, XMTCTrainingArguments
+from glocal_xml.training.rankings import ranking_metrics
+from glocal_xml.training.run_facts import environment
+
+from .prediction_files import PredictionFile, read_prediction_file
+
+logger = logging.getLogger(__name__)
+
+
+def run_file_ensemble(
+    paths: Sequence[str],
+    names: Sequence[str],
+    data_args: DataArguments,
+    args: XMTCTrainingArguments,
+    *,
+    top_k: int,
+    row_name: str,
+) -> dict[str, Any]:
+    """
+    Averages prediction files of the same texts, in the same order; a label that a file does not have counts 0 there.
+
+    Args:
+        paths: The files; see [`read_prediction_file`].
+        names: What results call them.
+        data_args: Test texts, where metrics are asked for; training texts for the counts behind PSP and bands; names
+            of labels, for files that have numbers.
+        args: Ranks of the metrics and folder of the results.
+        top_k: How many labels of each text to write to `predictions.jsonl`.
+        row_name: What results call the ensemble.
+    """
+    started = time.time()
+    check_run_folder(args.output_dir, resume=None, overwrite=args.overwrite_output)
+    label_names = read_label_names(data_args.label_names_file)
+    files = [read_prediction_file(path, label_names=label_names, text_column=data_args.text_column) for path in paths]
+    for name, file in zip(names, files, strict=True):
+        logger.info("%s: %d texts, %d labels each at most", name, len(file.labels), file.top_k)
+    test = None if data_args.test_file is None else list(_rows(data_args.test_file, data_args))
+    texts = check_same_texts(files, None if test is None else [row["text"] for row in test])
+    space, has_counts = _label_space(files, test or [], label_names, data_args)
+    ids, scores = mean_ranking(files, space)
+    results: dict[str, Any] = {
+        row_name: {
+            "members": dict(zip(names, paths, strict=True)),
+            "labels_of_a_text": {name: file.top_k for name, file in zip(names, files, strict=True)},
+            "top_k": top_k,
+            "data": vars(data_args),
+            **{name: getattr(args, name) for name in ("metrics_at", "propensity_a", "propensity_b")},
+        },
+        "data": {"texts": {"test": len(ids)}, "labels": space.num_labels, "evaluation_only": len(space.unseen)},
+        "environment": environment(args),
+    }
+    if test is not None:
+        true = pad_label_lists([space.encode(row["labels"]) for row in test])
+        rankings = {row_name: ids} | {
+            name: pad_label_lists([_in_order(labels, space) for labels in file.labels])
+            for name, file in zip(names, files, strict=True)
+        }
+        results["test"] = {
+            name: _metrics(best, true, space if has_counts else None, args) for name, best in rankings.items()
+        }
+        logger.info("test, %d texts\n%s", len(test), results_table(results["test"], args))
+        if not has_counts:
+            logger.info("PSP needs training counts: pass the training texts by `--train_file`.")
+    results["seconds"] = round(time.time() - started, 1)
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    clear_run_folder(args.output_dir)
+    lines = _lines(texts, ids[:, :top_k], scores[:, :top_k], test, space)
+    logger.info("predictions: %s", write_predictions(args.output_dir, lines))
+    logger.info("results: %s", write_results(args.output_dir, results))
+    return results
+
+
+def mean_ranking(files: Sequence[PredictionFile], space: LabelSpace) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Ids and mean scores of all labels that files have for a text, best first and of equal ones the lower id first.
+
+    Both are of shape (texts, most labels of a text), filled up with -1 and 0.
+    """
+    width = space.num_labels + len(space.unseen)
+    mean = sum(_matrix(file, space, width) for file in files) / len(files)  # (texts, labels), sparse
+    most = int(np.diff(mean.indptr).max(initial=0))
+    ids, scores = np.full((mean.shape[0], most), -1, dtype=np.int64), np.zeros((mean.shape[0], most))
+    for row, (start, end) in enumerate(zip(mean.indptr[:-1], mean.indptr[1:], strict=True)):
+        order = np.lexsort((mean.indices[start:end], -mean.data[start:end]))
+        ids[row, : end - start] = mean.indices[start:end][order]
+        scores[row, : end - start] = mean.data[start:end][order]
+    return ids, scores
+
+
+def _matrix(file: PredictionFile, space: LabelSpace, width: int) -> sparse.csr_array:
+    starts = np.cumsum([0, *map(len, file.labels)])
+    ids = [i for labels in file.labels for i in _in_order(labels, space)]
+    scores = [score for row in file.scores for score in row]
+    return sparse.csr_array(
+        (np.array(scores, float), np.array(ids, np.int64), starts), shape=(len(file.labels), width)
+    )
+
+
+def _in_order(labels: Iterable[str], space: LabelSpace) -> list[int]:
+    """Ids of labels in the order in which they are given."""
+    return [space.encode([label])[0] for label in labels]
+
+
+def check_same_texts(files: Sequence[PredictionFile], texts: list[str] | None) -> list[str] | None:
+    """The texts, if the test file or any of the files has them; files about other texts are an error."""
+    source = "the test file"
+    for file in files:
+        if texts is None and file.texts is not None:
+            texts, source = file.texts, file.path
+    number = len(files[0].labels) if texts is None else len(texts)
+    for file in files:
+        if len(file.labels) != number:
+            raise ValueError(
+                f"{file.path} has predictions for {len(file.labels)} texts, {source if texts else files[0].path} has "
+                f"{number}: row i of each must be about text i of all."
+            )
+        for row, (own, other) in enumerate(zip(file.texts or [], texts or [], strict=False), start=1):
+            if own != other:
+                raise ValueError(
+                    f"Row {row} of {file.path} is about {own[:40]!r}, in {source} it is about {other[:40]!r}: "
+                    "predict for the same texts in the same order."
+                )
+    return texts
+
+
+def _label_space(
+    files: Sequence[PredictionFile],
+    test: list[dict[str, Any]],
+    label_names: list[str] | None,
+    data_args: DataArguments,
+) -> tuple[LabelSpace, bool]:
+    """All labels there are, and whether their training counts are known."""
+    predicted = [labels for file in files for labels in file.labels]
+    if data_args.train_file is not None:
+        lists = (row["labels"] for row in _rows(data_args.train_file, data_args))
+        space = LabelSpace.from_label_lists(lists, names=label_names)
+    else:
+        names = label_names or sorted({name for labels in predicted for name in labels})
+        space = LabelSpace(names, [0] * len(names), num_texts=1)
+    space.add_unseen(predicted)
+    space.add_unseen(row["labels"] for row in test)
+    return space, data_args.train_file is not None
+
+
+def _rows(path: str, data_args: DataArguments) -> Iterator[dict[str, Any]]:
+    return read_rows(
+        path,
+        file_format=data_args.file_format,
+        text_column=data_args.text_column,
+        labels_column=data_args.labels_column,
+        label_delimiter=data_args.label_delimiter,
+        label_map=data_args.label_map,
+    )
+
+
+def _metrics(
+    best: np.ndarray, true: np.ndarray, space: LabelSpace | None, args: XMTCTrainingArguments
+) -> dict[str, float]:
+    """All metrics, those that go by training counts only where these are known."""
+    if space is not None:
+        return ranking_metrics(best, true, space, args)
+    return xmtc_metrics(best, true, ks=[k for k in args.metrics_at if k <= best.shape[1]])
+
+
+def _lines(
+    texts: list[str] | None, ids: np.ndarray, scores: np.ndarray, test: list[dict[str, Any]] | None, space: LabelSpace
+) -> Iterator[dict[str, Any]]:
+    for row, (best, values) in enumerate(zip(ids, scores, strict=True)):
+        own = best >= 0
+        pairs = zip(space.decode(best[own]), values[own], strict=True)
+        yield {
+            "part": "test",
+            **({} if texts is None else {"text": texts[row]}),
+            "predictions": [{"label": name, "score": round(float(score), 6)} for name, score in pairs],
+            **({} if test is None else {"labels": test[row]["labels"]}),
+        }

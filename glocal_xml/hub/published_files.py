@@ -1,0 +1,170 @@
+"""What of a folder goes to the Hub: weights, code, label space and tokenizer; no texts, no paths, no tokens."""
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from glocal_xml.data import LABEL_SPACE_FILES
+from glocal_xml.json_text import read_json_object
+from glocal_xml.modeling import FAMILIES, TextExpertsConfig
+
+from .run_files import RESULTS_FILE
+
+_CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+_SHARDS = "model-[0-9]*-of-[0-9]*.safetensors"
+_TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "spm.model", "sentencepiece.bpe.model"),
+)
+_OTHERS = ("label_tree.npz", *LABEL_SPACE_FILES, *_TOKENIZER)
+
+# By name: where a file lies, or what it holds where that differs.
+Files = dict[str, Path | bytes]
+
+
+def commit_operations(files: Files, known: Iterable[str]) -> list[CommitOperationAdd | CommitOperationDelete]:
+    """
+    What makes a repository hold these files.
+
+    Args:
+        files: Content by name, as of [`published_files`].
+        known: Names of what the repository holds. Of these, weights and the like that the model no longer has are
+            deleted, since they might be loaded; all else may be somebody's own.
+    """
+    patterns = (_CONFIG, "model*.safetensors", _INDEX, RESULTS_FILE, *_OTHERS)
+    ours = {name for name in known if "/" not in name and any(fnmatch(name, pattern) for pattern in patterns)}
+    added = [CommitOperationAdd(name, content) for name, content in files.items()]
+    return [*added, *(CommitOperationDelete(name) for name in sorted(ours - files.keys()))]
+
+
+def weight_files(folder: str | os.PathLike) -> list[str]:
+    """The names of the files with weights in the folder of a model, the index of several among them."""
+    path = Path(folder)
+    if (path / _WEIGHTS).is_file():
+        return [_WEIGHTS]
+    if (path / _INDEX).is_file():
+        shards = read_json_object(path / _INDEX).get("weight_map")
+        if not isinstance(shards, dict) or not all(fnmatch(str(name), _SHARDS) for name in shards.values()):
+            raise ValueError(f"{path / _INDEX} must have a `weight_map` to files called {_SHARDS}.")
+        return [_INDEX, *sorted(set(shards.values()))]
+    raise ValueError(f"{folder} has no weights: {_WEIGHTS} is missing; pickled weights are not published.")
+
+
+def regular_file(folder: str | os.PathLike, name: str) -> Path:
+    """The path of a file that lies in a folder itself; what a name or a link leads to elsewhere is refused."""
+    path = Path(folder, name)
+    if os.path.basename(name) != name or "\\" in name:
+        raise ValueError(f"{folder} names {name!r}, which is no file in this folder: it is not published.")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ValueError(f"{path} is a link or no file, and is not published: put the file itself there.")
+    if not path.exists():
+        raise ValueError(f"{folder} is incomplete: {name} is missing. Save the model again, or train anew.")
+    return path
+
+
+def published_files(folder: str | os.PathLike) -> Files:
+    """
+    The files of a trained model that go to the Hub.
+
+    Checkpoints, optimiser states, pickled arguments and predictions, which hold texts, stay where they are.
+    """
+    path = Path(folder)
+    config = _read_config(path)
+    # A machine's paths concern nobody else.
+    files: Files = {_CONFIG: _as_json(_without_path_names(config))}
+    others = [name for name in _OTHERS if os.path.lexists(path / name)]
+    for name in (*weight_files(path), *_code(path, config), *others):
+        files[name] = regular_file(path, name)
+    for name, remedy in {"labels.txt": "model.set_label_names", "tokenizer_config.json": "tokenizer"}.items():
+        if name not in files:
+            raise ValueError(f"{folder} lacks {name}: save it there by `{remedy}` and `save_pretrained`.")
+    if os.path.lexists(path / RESULTS_FILE):
+        files[RESULTS_FILE] = _as_json(public_results(read_json_object(regular_file(path, RESULTS_FILE))))
+    return dict(sorted(files.items()))
+
+
+def memory_notice(files: Files) -> str | None:
+    """The notice for publishing a model with a memory of training texts; empty for other models."""
+    memory = json.loads(files[_CONFIG]).get("memory")
+    if memory is None:
+        return None
+    return (
+        f"The memory expert goes along: bags of token ids of {memory['texts']:,} training texts (names of labels "
+        "among them) and their labels, which whoever loads the model can read. `glocal-xml publish "
+        "--leave_out_memory` leaves them out."
+    )
+
+
+def public_results(value: Any) -> Any:
+    """Results without tokens, and with absolute paths cut to the name of the file."""
+    if isinstance(value, dict):
+        return {name: public_results(item) for name, item in value.items() if name not in ("token", "hub_token")}
+    if isinstance(value, list):
+        return [public_results(item) for item in value]
+    if isinstance(value, str):
+        for path in (PurePosixPath(value), PureWindowsPath(value)):
+            if path.is_absolute() or value.startswith("~"):
+                return path.name or value
+        return re.sub(r"\bhf_[A-Za-z0-9]{8,}", "…", value)
+    return value
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = read_json_object(regular_file(folder, _CONFIG))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{folder} is no folder of a trained model: it has no readable {_CONFIG}; give the `--output_dir` of "
+            f"`glocal-xml train` ({error})"
+        ) from None
+    families = [family.model_type for family in (*FAMILIES, TextExpertsConfig)]
+    if config.get("model_type") not in families:
+        raise ValueError(
+            f"{folder} holds a model of type {config.get('model_type')!r}; those of this package are "
+            f"{', '.join(families)}."
+        )
+    if "custom_pipelines" not in config:
+        raise ValueError(
+            f"{folder} was saved before models had a pipeline: save it again by "
+            f"`AutoModel.from_pretrained(folder).save_pretrained(folder)`, with `import glocal_xml` before."
+        )
+    return config
+
+
+def _code(folder: Path, config: dict[str, Any]) -> set[str]:
+    """The files that the classes of a checkpoint are made of; others that lie there are somebody's own."""
+    try:
+        classes = list(config.get("auto_map", {}).values())
+        classes += [pipeline["impl"] for pipeline in config["custom_pipelines"].values()]
+        modules = {name.rpartition("--")[2].split(".")[0] for name in classes}
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError(f"{folder / _CONFIG} has an `auto_map` or `custom_pipelines` of another form.") from None
+    code = set()
+    for name in modules:
+        file = regular_file(folder, f"{name}.py")
+        try:
+            code |= {file.name, *map(os.path.basename, get_relative_import_files(file))}
+        except FileNotFoundError as error:
+            regular_file(folder, os.path.basename(error.filename))
+            raise
+    return code
+
+
+def _without_path_names(config: Any) -> Any:
+    if not isinstance(config, dict):
+        return config
+    kept = {name: _without_path_names(value) for name, value in config.items()}
+    if kept.get("_name_or_path") != public_results(kept.get("_name_or_path")):
+        del kept["_name_or_path"]
+    return kept
+
+
+def _as_json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8")

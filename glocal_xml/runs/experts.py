@@ -1,0 +1,263 @@
+"""The experts and the blend of a run: fitted on its training texts, weighed on its validation texts."""
+
+import json
+import logging
+import os
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerBase
+
+from glocal_xml.calibration import best_threshold, judge_scores, report_lines
+from glocal_xml.calibration.threshold import measures_at
+from glocal_xml.data import LabelSpace, XMTCCollator
+from glocal_xml.data.text_files import read_strict_lines
+from glocal_xml.experts import (
+    ExpertTexts,
+    add_to_memory,
+    blend_pairs,
+    fit_blend,
+    fit_experts,
+    fixed_blend,
+    texts_in_memory,
+)
+from glocal_xml.experts.choose import choose_lexical_settings, default_lexical_settings
+from glocal_xml.experts.fit import LEXICAL, MEMORY
+from glocal_xml.experts.fit_blend import log_frequencies
+from glocal_xml.experts.name_texts import name_texts
+from glocal_xml.modeling import LexicalExpert, MemoryExpert, XMTCPreTrainedModel
+from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+
+from .token_columns import start_tokens, whole_rows, with_whole_texts
+
+logger = logging.getLogger(__name__)
+
+# Of the training texts, where nothing is said: enough to fit a handful of weights, and to judge the result.
+_HELD_OUT, _LEAST_HELD_OUT, _MOST_HELD_OUT = 0.1, 50, 1000
+_BATCH = 64
+# Most texts that probabilities are judged on.
+_JUDGED = 2000
+# Texts that are looked up to tell whether a model knows the training texts.
+_LOOKED_UP = 200
+# From so many minutes on there is time to choose settings of the lexical expert.
+_LONG_BUDGET = 15
+
+
+def held_out_texts(num_texts: int) -> int | None:
+    """How many training texts a run holds out for the blend; `None` where there are too few to spare any."""
+    if num_texts * _HELD_OUT < _LEAST_HELD_OUT:
+        return None
+    return int(min(num_texts * _HELD_OUT, _MOST_HELD_OUT))
+
+
+class RunExperts:
+    """
+    Experts of one run. They are fitted before the heads are trained, so that a time budget knows what is left, and
+    given to the model after it, since training has no use for them.
+    """
+
+    def __init__(
+        self,
+        model_args: ModelArguments,
+        data_args: DataArguments,
+        args: XMTCTrainingArguments,
+        texts: dict[str, Any],
+        label_space: LabelSpace,
+        tokenizer: PreTrainedTokenizerBase,
+    ):
+        self.names = list(model_args.experts)
+        self.args, self.texts, self.label_space, self.tokenizer = args, texts, label_space, tokenizer
+        self.descriptions = read_label_texts(data_args.label_texts_file)
+        self.uses_names = data_args.label_texts
+        self.settings: dict[str, Any] = {}
+        self.seconds = 0.0
+        self._train: ExpertTexts | None = None
+
+    def fit(self, model: XMTCPreTrainedModel) -> None:
+        """Fits the experts on the training texts and gives them to the model."""
+        started = time.time()
+        train = self.texts["train"]
+        rows, names = whole_rows(train), ([], [])
+        if self.uses_names:
+            names = name_texts(self.label_space.names, self.tokenizer, rows, self.descriptions)
+        self._train = ExpertTexts(rows, list(train["labels"]), *names)
+        if self._train.name_rows:
+            logger.info("label names: %d of them are training texts of the experts", len(self._train.name_rows))
+        num_labels = self.label_space.num_labels
+        self.settings = default_lexical_settings(self._train, num_labels)
+        # The trial takes up to a minute.
+        has_time = self.args.minutes is None or self.args.minutes >= _LONG_BUDGET
+        if LEXICAL in self.names and "validation" in self.texts and has_time:
+            self.settings = choose_lexical_settings(self._train, self._held_out, num_labels, len(self.tokenizer))
+        settled = time.time()
+        self._fit(model, self._train)
+        # What a second fit will take: settings are chosen once.
+        self.seconds = time.time() - settled
+        logger.info(
+            "experts: %s fitted on %d texts in %.0f s", ", ".join(self.names), len(train), time.time() - started
+        )
+
+    def take_over(self, model: XMTCPreTrainedModel) -> None:
+        """
+        Experts of a model that is trained further: the memory learns the training texts, the lexical expert stays as
+        it is. Where most texts are in the memory already, which then knows those that are held out too, all experts
+        are fitted anew.
+        """
+        if model.memory is None:
+            if model.lexical is not None and "validation" in self.texts:
+                logger.warning(
+                    "Without a memory the model cannot tell whether its lexical expert was fitted on the held-out "
+                    "texts: if it was, the blend trusts it too much. Use texts that the model has not seen."
+                )
+            return
+        rows = whole_rows(self.texts["train"])
+        if texts_in_memory(model, rows[:_LOOKED_UP]).mean() > 0.5:
+            self.names = list(model.text_experts())
+            self.fit(model)
+            return
+        if "validation" in self.texts:
+            new = np.flatnonzero(~texts_in_memory(model, whole_rows(self.texts["validation"])))
+            part = self.texts.pop("validation").select(new)
+            if len(new):
+                self.texts["validation"] = part
+        add_to_memory(model, rows, self.texts["train"]["labels"])
+        logger.info("memory: %d texts added", len(rows))
+
+    def refit(self, model: XMTCPreTrainedModel) -> None:
+        """Fits the experts once more, on training and validation texts."""
+        if self._train is None or "validation" not in self.texts:
+            return
+        self._fit(model, self._train.with_texts(self._held_out))
+        logger.info("experts: fitted again with the %d held-out texts", len(self.texts["validation"]))
+
+    @cached_property
+    def _held_out(self) -> ExpertTexts:
+        part = self.texts["validation"]
+        known = [[label for label in ids if label < self.label_space.num_labels] for ids in part["labels"]]
+        return ExpertTexts(whole_rows(part), known)
+
+    def _fit(self, model: XMTCPreTrainedModel, texts: ExpertTexts) -> None:
+        """All processes have the same experts: the first fits them, the others read what it wrote."""
+        path = Path(self.args.output_dir, "experts.safetensors")
+        options = {"show_progress": not self.args.disable_tqdm, **self.settings}
+        if self.args.world_size == 1:
+            fit_experts(model, texts, self.tokenizer, self.names, **options)
+            return
+        with self.args.main_process_first(desc="experts"):
+            if self.args.process_index == 0:
+                fit_experts(model, texts, self.tokenizer, self.names, **options)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                save_experts(model, self.names, path)
+            else:
+                load_experts(model, path)
+        self.args.distributed_state.wait_for_everyone()
+        if self.args.process_index == 0:
+            os.unlink(path)
+
+
+def save_experts(model: XMTCPreTrainedModel, names: list[str], path: Path) -> None:
+    """Writes experts of a model with their sizes."""
+    tensors = {f"{name}.{key}": value for name in names for key, value in getattr(model, name).state_dict().items()}
+    sizes = {name: json.dumps(getattr(model.config, name)) for name in names}
+    save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, path, metadata=sizes)
+
+
+def load_experts(model: XMTCPreTrainedModel, path: Path) -> None:
+    """Gives a model the experts that [`save_experts`] wrote."""
+    with safe_open(path, framework="pt") as file:
+        for name, sizes in file.metadata().items():
+            sizes = json.loads(sizes)
+            expert = {LEXICAL: LexicalExpert, MEMORY: MemoryExpert}[name](model.config.num_labels, **sizes)
+            expert.load_state_dict({key: file.get_tensor(f"{name}.{key}") for key in expert.state_dict()})
+            model.set_expert(name, expert, sizes)
+
+
+def batches(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, has_experts: bool, batch_size: int = _BATCH
+) -> DataLoader:
+    """Batches of the start of each text, and of all of its tokens where experts count these."""
+    texts = with_whole_texts(texts, tokenizer) if has_experts else texts
+    tokens = start_tokens(texts, tokenizer, tokenizer.model_max_length)
+    return DataLoader(tokens, batch_size=batch_size, collate_fn=XMTCCollator(tokenizer))
+
+
+def blend_of_run(
+    model: XMTCPreTrainedModel,
+    texts: dict[str, Any],
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    f: str,
+    beta: float = 1.0,
+) -> dict[str, Any]:
+    """
+    Fits the blend of a model on its validation texts and gives it to the model; without such texts the weights are
+    fixed ones.
+
+    Returns:
+        What `results.json` tells of it, with the threshold that would be best for each branch alone.
+    """
+    frequencies = log_frequencies(label_space)
+    num_labels = label_space.num_labels + len(label_space.unseen)
+    if "validation" not in texts:
+        logger.warning("No texts are held out to fit the blend on: its weights are fixed ones.")
+        blend = fixed_blend(model.branch_names, f, beta)
+        model.set_blend(blend, frequencies)
+        return blend
+    model.set_blend(None, None)
+    pairs = blend_pairs(model, batches(texts["validation"], tokenizer, bool(model.text_experts())))
+    blend = fit_blend(pairs, model.branch_names, frequencies, f=f, beta=beta, num_labels=num_labels)
+    model.set_blend(blend, frequencies)
+    judged = judge_scores(pairs.scored(pairs.blended(blend, model.branch_names, frequencies), num_labels), blend)
+    logger.info("blend, on the texts that it was fitted on\n%s", "\n".join(report_lines(blend, judged)))
+    alone = {
+        name: best_threshold(pairs.scored(logits, num_labels), f, beta)
+        for name, logits in zip(model.branch_names, pairs.logits.T, strict=True)
+        if pairs.is_true.any()
+    }
+    return {**blend, "validation": judged, "branch_thresholds": alone}
+
+
+def judge_blend(
+    model: XMTCPreTrainedModel,
+    texts: Dataset,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    branch_thresholds: dict[str, float] | None = None,
+) -> dict[str, Any]:
+    """
+    How good the probabilities of a blend are on texts, or a random part, and what its threshold reaches, beside the F
+    of each branch alone at a threshold of its own from the same held-out texts.
+    """
+    if len(texts) > _JUDGED:
+        texts = texts.shuffle(seed=0).select(range(_JUDGED))
+    pairs = blend_pairs(model, batches(texts, tokenizer, bool(model.text_experts())))
+    num_labels = label_space.num_labels + len(label_space.unseen)
+    blend = model.config.blend
+    judged = judge_scores(pairs.scored(pairs.final_logits, num_labels), blend)
+    for name, logits in zip(model.branch_names, pairs.logits.T, strict=True):
+        if name in (branch_thresholds or {}):
+            scored = pairs.scored(logits, num_labels)
+            found = measures_at(scored, branch_thresholds[name], blend["f"], blend["beta"])["f"]
+            judged.setdefault("branch_f", {})[name] = found
+    return judged
+
+
+def read_label_texts(path: str | None) -> dict[str, list[str]] | None:
+    """Names of labels in words from a table: label, name and, separated by semicolons or further columns, others."""
+    if path is None:
+        return None
+    names: dict[str, list[str]] = {}
+    for number, line in read_strict_lines(path):
+        label, *cells = line.split("\t")
+        if not cells:
+            raise ValueError(f"{path}, line {number}: there must be a tab between a label and its name.")
+        # Further columns, such as broader labels, are no names.
+        names[label] = [name.strip() for cell in cells[:2] for name in cell.split(";") if name.strip()]
+    return names

@@ -1,0 +1,105 @@
+"""From texts and labels in memory to a pipeline that labels other texts, in one call."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import fields
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from datasets import Dataset
+from transformers import HfArgumentParser, pipeline
+
+from glocal_xml.modeling import TASK, ExtremeMultiLabelPipeline
+from glocal_xml.modeling.text_windows import readable_text
+from glocal_xml.training.arguments import NO_ENCODER, DataArguments, ModelArguments, XMTCTrainingArguments
+
+from .run import quieten, run
+
+_ARGUMENTS = (ModelArguments, DataArguments, XMTCTrainingArguments)
+# Small sets are trained for more epochs: about this many texts are read in all.
+_TEXTS_READ = 8000
+_MOST_EPOCHS, _LEAST_EPOCHS = 20, 2
+
+
+def fit(
+    texts: Iterable[str],
+    labels: Iterable[Iterable[str]],
+    *,
+    encoder: str | None = "minilm",
+    model_type: str = "glocal_xml",
+    minutes: float | None = None,
+    validation_size: float | None = None,
+    output_dir: str | None = None,
+    **options: Any,
+) -> ExtremeMultiLabelPipeline:
+    """
+    Trains a model on texts and their labels, as `glocal-xml train` does, and returns the pipeline that uses it.
+
+    ```py
+    tag = glocal_xml.fit(["tails of dogs", "cats at night"], [["animals", "dogs"], ["animals", "cats"]])
+    tag("a dog", top_k=2)
+    ```
+
+    Settings suit some hundreds to some thousands of texts. Each can be changed by an option of the name that
+    `glocal-xml train --help` tells.
+
+    Args:
+        texts: The texts.
+        labels: The names of the labels of each text: a list for every text.
+        encoder: The encoder to start from: a folder, a Hub id, `minilm` or `word_lstm`. `None` for a model of experts
+            alone, which takes seconds to minutes and reads texts of any length.
+        model_type: The family of the model.
+        minutes: How long to train: experts on all texts, then heads and encoder on as many as the time allows. By
+            default small sets are trained for more epochs than large ones.
+        validation_size: Share (below 1) or number of texts that are held out, to weigh heads and experts and to tell
+            how good the model is: what is found goes to the log and to `results.json`. By default a tenth, at most
+            1,000, and none of fewer than 500 texts; 0 for none.
+        output_dir: Where the model and its results are kept; by default nowhere, and `save_pretrained` of the pipeline
+            writes the model.
+        options: Any flag of `glocal-xml train`, such as `num_train_epochs`, `max_length` or `experts`.
+    """
+    rows = _rows(texts, labels)
+    known = {field.name for kind in _ARGUMENTS for field in fields(kind) if field.init}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ValueError(f"Unknown options {', '.join(unknown)}; `glocal-xml train --help` lists all options.")
+    files = sorted({"train_file", "dataset_name", "streaming"} & set(options))
+    if files:
+        raise ValueError(f"The texts are given, so leave out {', '.join(files)}; `glocal-xml train` reads files.")
+    settings = {
+        "encoder": NO_ENCODER if encoder is None else encoder,
+        "minutes": minutes,
+        "model_type": model_type,
+        "validation_size": validation_size,
+        "num_train_epochs": min(max(math.ceil(_TEXTS_READ / len(rows)), _LEAST_EPOCHS), _MOST_EPOCHS),
+        # Few texts held out are too few to choose among checkpoints.
+        "save_strategy": "no",
+        **options,
+    }
+    if options.get("model") is not None:
+        # A trained model brings its encoder, and keeps its configuration.
+        settings["encoder"] = None
+    with TemporaryDirectory() as folder:
+        settings["output_dir"] = output_dir or folder
+        model_args, data_args, args = HfArgumentParser(_ARGUMENTS).parse_dict(settings)
+        quieten(args)
+        run(model_args, data_args, args, rows)
+        return pipeline(TASK, model=args.output_dir)
+
+
+def _rows(texts: Iterable[str], labels: Iterable[Iterable[str]]) -> Dataset:
+    """Texts with their labels, checked for slips that would train another model than is meant."""
+    if isinstance(texts, str) or isinstance(labels, str):
+        raise ValueError("`texts` and `labels` must be lists, got one string; give `[text]` and `[[label, …]]`.")
+    texts, labels = list(texts), list(labels)
+    if len(texts) != len(labels):
+        raise ValueError(f"{len(texts)} texts, but {len(labels)} lists of labels; give one list for each text.")
+    for number, (text, names) in enumerate(zip(texts, labels, strict=True)):
+        if not isinstance(text, str):
+            raise ValueError(f"`texts[{number}]` is {text!r}; a text must be a string.")
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise ValueError(f"`labels[{number}]` is {names!r}; give a list, such as [{names!r}], of its labels.")
+    names = [[name if isinstance(name, str) else str(name) for name in row] for row in labels]
+    if not any(names):
+        raise ValueError(f"None of the {len(texts)} texts has a label; give each the names of its labels.")
+    return Dataset.from_dict({"text": [readable_text(text) for text in texts], "labels": names})

@@ -1,0 +1,194 @@
+"""The model of a run: a trained one, a new one around an encoder, or experts alone; and what must fit it."""
+
+import logging
+import re
+from itertools import takewhile
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from glocal_xml.data import LabelSpace, LabelTree
+from glocal_xml.modeling import (
+    FAMILIES,
+    TextExpertsConfig,
+    TextExpertsForMultiLabel,
+    XMTCConfig,
+    XMTCPreTrainedModel,
+)
+from glocal_xml.modeling.encoder import position_limit
+from glocal_xml.modeling.start_model import make_config
+from glocal_xml.trained_model import check_vocabulary, load_trained_model, plain_model_errors
+from glocal_xml.training.arguments import NO_ENCODER, ModelArguments, XMTCTrainingArguments
+
+from .prepare import encoder_path
+from .word_encoder import WORD_ENCODER, make_word_encoder
+
+# Rates of a pretrained encoder and of tables of labels (benchmarks/branches.py).
+_ENCODER_RATE, _TABLE_RATE = 2e-4, 5e-3
+_LABEL_TABLES = ".*label_(embeddings|outputs)"
+# With more labels than that, attention of labels over the words of a text takes longer than a small encoder.
+_MOST_LOCAL = 10_000
+
+logger = logging.getLogger(__name__)
+
+
+def build_model(
+    model_args: ModelArguments,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    tree: LabelTree | None = None,
+) -> XMTCPreTrainedModel:
+    """
+    A trained model, or a new one around a pretrained encoder or that of the words of the tokenizer; with a label tree
+    where there is one.
+    """
+    if model_args.model is not None:
+        if model_args.model_config:
+            raise ValueError("`model_config` is for new models; a trained model keeps the configuration it has.")
+        model = load_trained_model(model_args.model, tokenizer, dtype=torch.float32)
+        if model_args.encoder is not None:
+            return with_encoder(model, model_args, label_space, tokenizer)
+        # Its own and those of the texts it is trained further on.
+        model.set_label_counts(label_space.counts)
+        return model
+    if model_args.encoder == NO_ENCODER:
+        config = make_config(TextExpertsConfig, model_args.model_config, num_labels=label_space.num_labels)
+        model = TextExpertsForMultiLabel(config)
+        model.set_label_names(label_space.names)
+        return model
+    return new_model(model_args, label_space, tokenizer, tree)
+
+
+def with_encoder(
+    experts: XMTCPreTrainedModel,
+    model_args: ModelArguments,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+) -> XMTCPreTrainedModel:
+    """A new model around an encoder that takes over the experts of one that has none."""
+    if not isinstance(experts, TextExpertsForMultiLabel):
+        raise ValueError(
+            f"{model_args.model} has an encoder already: leave out `--encoder` to train it further, or `--model` to "
+            "start anew."
+        )
+    with plain_model_errors(model_args.encoder):
+        own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise ValueError(
+            f"The experts of {model_args.model} count other tokens than {model_args.encoder} has: start anew with "
+            "`--encoder`, without `--model`."
+        )
+    model = new_model(model_args, label_space, tokenizer, None)
+    for name, expert in experts.text_experts().items():
+        model.set_expert(name, expert, getattr(experts.config, name))
+    return model
+
+
+def new_model(
+    model_args: ModelArguments,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    tree: LabelTree | None,
+) -> XMTCPreTrainedModel:
+    """A new model around a pretrained encoder or that of the words of the tokenizer."""
+    family = next(model for config, model in FAMILIES.items() if config.model_type == model_args.model_type)
+    words = model_args.encoder == WORD_ENCODER
+    levels = {} if tree is None else {"tree_levels": tree.level_sizes}
+    if "tree_levels" in model_args.model_config:
+        raise ValueError("`tree_levels` follows from the label tree: pass `--label_tree` instead.")
+    options, fields = model_args.encoder_options, {**levels, **model_args.model_config}
+    if not words and not model_args.encoder_dropout:
+        with plain_model_errors(model_args.encoder):
+            options = {**dropout_off(encoder_path(model_args.encoder), options), **options}
+    if _leaves_out_local_branch(model_args, label_space.num_labels):
+        fields["branches"] = "global"
+    try:
+        model = family.from_encoder(
+            make_word_encoder(tokenizer, model_args.encoder_options) if words else encoder_path(model_args.encoder),
+            label_names=label_space.names,
+            encoder_options=options,
+            **fields,
+        )
+    # What damaged files make of it.
+    except (SafetensorError, StrictDataclassError, RuntimeError) as error:
+        raise ValueError(f"{model_args.encoder} cannot be loaded: {error}") from error
+    check_vocabulary(model, tokenizer)
+    if tree is not None:
+        model.set_label_tree(tree.child_starts, tree.label_order)
+    model.set_label_counts(label_space.counts)
+    if model.config.label_bias:
+        model.start_label_bias(label_space.log_odds())
+    return model
+
+
+def dropout_off(path: str, options: dict[str, Any]) -> dict[str, float]:
+    """Fields of the configuration of an encoder that switch its dropout off, whatever they are called."""
+    hub = {name: options[name] for name in ("revision", "token", "trust_remote_code") if name in options}
+    fields = AutoConfig.from_pretrained(path, **hub).to_dict()
+    return {name: 0.0 for name, value in fields.items() if "drop" in name and isinstance(value, float)}
+
+
+def _leaves_out_local_branch(model_args: ModelArguments, num_labels: int) -> bool:
+    """Whether a new GlocalXML has its global branch alone, since nothing else is asked for and labels are many."""
+    leaves = (
+        model_args.model_type == "glocal_xml"
+        and num_labels > _MOST_LOCAL
+        and "lexical" in model_args.experts
+        and model_args.label_tree is None
+        and "branches" not in model_args.model_config
+    )
+    if leaves:
+        logger.info(
+            "no local branch: with %d labels it would take more time than the encoder, and the lexical expert reads "
+            'words too; `--model_config \'{"branches": "both"}\'` for both',
+            num_labels,
+        )
+    return leaves
+
+
+def default_rates(args: XMTCTrainingArguments, model: XMTCPreTrainedModel) -> None:
+    """Learning rates of a pretrained encoder and of label tables, where none are given; the best of those measured."""
+    is_pretrained = model.encoder.config.model_type != WORD_ENCODER
+    if args.module_learning_rates or not is_pretrained or args.learning_rate != type(args).learning_rate:
+        return
+    # Not every family has tables of these names.
+    heads = [name for name, _ in model.named_parameters() if not name.startswith("encoder")]
+    rates = {"encoder": _ENCODER_RATE, _LABEL_TABLES: _TABLE_RATE}
+    if not any(re.match(_LABEL_TABLES, name) for name in heads):
+        del rates[_LABEL_TABLES]
+    args.module_learning_rates = rates
+
+
+def freeze_layers(encoder: PreTrainedModel, number: int) -> None:
+    """Keeps the lowest layers of an encoder, and what comes before them, as they are."""
+    depth = encoder.config.num_hidden_layers
+    lists = [part for part in encoder.modules() if isinstance(part, nn.ModuleList) and len(part) == depth]
+    if number > depth or (number and len(lists) != 1):
+        limit = f"0 to {depth}, its number of layers" if len(lists) == 1 else "0, since its layers are not a list"
+        raise ValueError(f"`frozen_layers` of this encoder must be {limit}, got {number}.")
+    if number:
+        trained = {parameter for layer in lists[0][number:] for parameter in layer.parameters()}
+        for parameter in takewhile(lambda parameter: parameter not in trained, encoder.parameters()):
+            parameter.requires_grad_(False)
+
+
+def late_loss(config: XMTCConfig, args: XMTCTrainingArguments) -> str | None:
+    """What to say of a loss with a term that would never set in; nothing where all do."""
+    if args.max_steps > 0 or config.whole_loss_epoch < args.num_train_epochs:
+        return None
+    return (
+        f"The last part of the loss sets in at epoch {config.whole_loss_epoch}, counted from 0, and so never in "
+        f"{args.num_train_epochs:g} epochs: lower `diversity_start_epoch` or `level_epochs` in `model_config`, or "
+        "train longer."
+    )
+
+
+def check_length(model: XMTCPreTrainedModel, max_length: int) -> None:
+    """Refuses texts longer than the encoder, before one comes by hours later."""
+    limit = None if model.encoder is None else position_limit(model.encoder)
+    if limit is not None and max_length > limit:
+        raise ValueError(f"`max_length` is {max_length}, but the encoder has positions for {limit} tokens; pass less.")

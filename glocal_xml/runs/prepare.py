@@ -1,0 +1,287 @@
+"""What a run needs before it can train: checked arguments, texts with a label space, and a model."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from huggingface_hub import snapshot_download
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from glocal_xml.data import (
+    LABEL_SPACE_FILES,
+    LabelSpace,
+    load_hub_dataset,
+    load_xmtc_dataset,
+    split_validation,
+)
+from glocal_xml.data.text_files import read_names
+from glocal_xml.modeling import (
+    FAMILIES,
+    AttentionConfig,
+    XMTCPreTrainedModel,
+)
+from glocal_xml.pretrained import minilm_path
+from glocal_xml.trained_model import plain_model_errors, trained_config, trained_tokenizer
+from glocal_xml.training.arguments import NO_ENCODER, DataArguments, ModelArguments, XMTCTrainingArguments
+from glocal_xml.training.rankings import FINAL, branch_metrics
+
+from .experts import held_out_texts
+from .word_encoder import WORD_ENCODER, check_word_options, make_word_tokenizer
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT_LENGTH = 256
+# What tokenizers have that were told of no limit.
+_NO_LIMIT = 10**12
+_STREAM_WINDOW = 10_000
+_HUB_OPTIONS = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
+
+
+def check_arguments(model_args: ModelArguments, data_args: DataArguments, training: bool) -> None:
+    """Refuses runs that could only fail later."""
+    if not (training or data_args.test_file or data_args.predict_file or data_args.dataset_name):
+        raise ValueError("Nothing to do: pass `--train_file`, `--test_file`, `--predict_file` or `--dataset_name`.")
+    if model_args.model is None and model_args.encoder is None:
+        raise ValueError(
+            f"Pass `--encoder` (folder, Hub id, minilm, {WORD_ENCODER}, {NO_ENCODER}) to train, or `--model` to use a "
+            "trained model."
+        )
+    if model_args.model is not None and model_args.encoder is not None and not training:
+        raise ValueError("Pass `encoder` to train a new model or `model` to use a trained one, not both.")
+    if model_args.tokenizer is not None and model_args.encoder != NO_ENCODER:
+        raise ValueError(f"`tokenizer` is for `--encoder {NO_ENCODER}`: an encoder or a trained model brings its own.")
+    if model_args.encoder == NO_ENCODER and not model_args.experts:
+        raise ValueError(f"A model needs an encoder or experts: with `--encoder {NO_ENCODER}` name some `--experts`.")
+    if model_args.encoder == NO_ENCODER and data_args.streaming:
+        raise ValueError("Experts are fitted on all training texts at once: leave out `--streaming`.")
+    if not training and model_args.model is None:
+        raise ValueError("Without `--train_file` a trained model is needed: pass `--model`.")
+    families = {config.model_type: config for config in FAMILIES}
+    if model_args.label_tree is not None and not issubclass(families[model_args.model_type], AttentionConfig):
+        known = ", ".join(name for name, config in families.items() if issubclass(config, AttentionConfig))
+        raise ValueError(f"`label_tree` is for {known}; {model_args.model_type} has none: leave it out.")
+    if data_args.validation_file is not None and data_args.validation_file == data_args.test_file:
+        raise ValueError("The validation file is the test file: the best checkpoint would be chosen on test data.")
+    files = [name for name in ("train_file", "validation_file", "test_file") if getattr(data_args, name) is not None]
+    if data_args.dataset_name is not None and files:
+        raise ValueError(
+            f"`dataset_name` brings its own parts: leave out {', '.join(files)}, or leave out the dataset."
+        )
+    if data_args.streaming and (data_args.validation_size or data_args.max_train_texts):
+        raise ValueError(
+            "A stream cannot be split: with `--streaming` pass a `--validation_file` instead of `--validation_size`, "
+            "and `--max_steps` instead of `--max_train_texts`."
+        )
+    if model_args.encoder == WORD_ENCODER:
+        check_word_options(model_args.encoder_options)
+        if data_args.streaming:
+            raise ValueError(
+                f"{WORD_ENCODER} takes its vocabulary from all training texts, which a stream does not have at once: "
+                "leave out `--streaming`, or take another encoder."
+            )
+
+
+def encoder_path(name: str) -> str:
+    """Resolves the short name of the encoder that comes as a package; a folder that is not there is an error."""
+    if name == "minilm":
+        return minilm_path()
+    if name == WORD_ENCODER:
+        raise ValueError(f"{WORD_ENCODER} is made in a run, from its training texts; there is none to look up here.")
+    # Ids on the Hub have one slash at most.
+    if (name.count("/") > 1 or name.startswith((".", "/"))) and not Path(name).is_dir():
+        raise ValueError(f"There is no encoder folder {name}; make it first, or give the id of an encoder on the Hub.")
+    return name
+
+
+def load_tokenizer(
+    model_args: ModelArguments, max_length: int | None, texts: dict[str, Any]
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of the model or of its encoder; it keeps the length at which the model is trained."""
+    if model_args.model is not None:
+        tokenizer = trained_tokenizer(model_args.model)
+        if model_args.encoder is not None and max_length is None:
+            with plain_model_errors(model_args.encoder):
+                own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
+            max_length = min(_DEFAULT_LENGTH, own.model_max_length)
+    else:
+        if model_args.encoder == WORD_ENCODER:
+            tokenizer = make_word_tokenizer(texts["train"]["text"], model_args.encoder_options)
+        elif model_args.encoder == NO_ENCODER:
+            tokenizer = _tokenizer_of_experts(model_args.tokenizer, texts["train"]["text"])
+            max_length = max_length or _NO_LIMIT
+        else:
+            hub = {name: value for name, value in model_args.encoder_options.items() if name in _HUB_OPTIONS}
+            encoder = encoder_path(model_args.encoder)
+            with plain_model_errors(encoder):
+                tokenizer = AutoTokenizer.from_pretrained(encoder, **hub)
+        max_length = max_length or min(_DEFAULT_LENGTH, tokenizer.model_max_length)
+    if max_length is not None:
+        tokenizer.model_max_length = max_length
+    return tokenizer
+
+
+def _tokenizer_of_experts(name: str | None, texts: list[str]) -> PreTrainedTokenizerBase:
+    """The one that is asked for, or that of MiniLM where it is installed, or one of words."""
+    if name is not None:
+        with plain_model_errors(name):
+            return AutoTokenizer.from_pretrained(encoder_path(name))
+    try:
+        return AutoTokenizer.from_pretrained(minilm_path())
+    except ValueError:
+        return make_word_tokenizer(texts, {})
+
+
+def trained_label_space(model: str, *, revision: str | None = None, token: str | None = None) -> LabelSpace:
+    """The label space of a trained model, from its folder or from the Hub."""
+    hub_options = {"revision": revision, "token": token}
+    trained_config(model, **hub_options)
+    folder = Path(model)
+    if not folder.is_dir():
+        with plain_model_errors(model):
+            folder = Path(snapshot_download(model, allow_patterns=list(LABEL_SPACE_FILES), **hub_options))
+    if not all((folder / name).is_file() for name in LABEL_SPACE_FILES):
+        raise ValueError(
+            f"{model} lacks {' or '.join(LABEL_SPACE_FILES)}; models of this package have both; give its folder."
+        )
+    return LabelSpace.load(folder)
+
+
+def load_texts(
+    data_args: DataArguments,
+    label_space: LabelSpace | None,
+    seed: int,
+    train_rows: Dataset | None = None,
+    holds_out: bool = False,
+) -> tuple[dict[str, Any], LabelSpace]:
+    """
+    The parts train, validation, test and predict with `text` and `labels`, and their label space.
+
+    Args:
+        data_args: Files and how to read them.
+        label_space: Labels of a trained model; without it those of the training texts.
+        seed: Decides random parts.
+        train_rows: Training texts in memory instead of a file.
+        holds_out: Whether training texts are held out where nothing is said of validation.
+    """
+    columns = {"text_column": data_args.text_column, "labels_column": data_args.labels_column}
+    delimiter = {"label_delimiter": data_args.label_delimiter}
+    reader = {**columns, **delimiter, "file_format": data_args.file_format, "label_map": data_args.label_map}
+    if data_args.dataset_name is not None:
+        files = load_hub_dataset(
+            data_args.dataset_name, config=data_args.dataset_config, streaming=data_args.streaming, **columns
+        )
+        if label_space is not None:
+            files.pop("train", None)
+            if not files:
+                raise ValueError(f"{data_args.dataset_name} has only a train part; a trained model needs another one.")
+    else:
+        files = {name: getattr(data_args, f"{name}_file") for name in ("train", "validation", "test")}
+        files = {name: path for name, path in files.items() if path is not None}
+    if train_rows is not None:
+        files["train"] = train_rows
+    texts: dict[str, Any] = {}
+    earlier = label_space
+    if files:
+        parts, label_space = load_xmtc_dataset(
+            files,
+            label_space=label_space,
+            label_names=read_label_names(data_args.label_names_file),
+            streaming=data_args.streaming,
+            bad_rows=data_args.bad_rows,
+            allow_no_labels=data_args.allow_no_labels,
+            # The columns of a dataset have their standard names by now.
+            **(reader if data_args.dataset_name is None else delimiter),
+        )
+        texts = dict(parts)
+    if data_args.predict_file is not None:
+        parts, label_space = load_xmtc_dataset(
+            {"test": data_args.predict_file},
+            label_space=label_space,
+            bad_rows=data_args.bad_rows,
+            allow_no_labels=True,
+            **reader,
+        )
+        texts["predict"] = parts["test"]
+    return take_parts(texts, label_space, earlier, data_args, seed, holds_out)
+
+
+def read_label_names(path: str | None) -> list[str] | None:
+    """All labels of a taxonomy, one per line."""
+    return None if path is None else read_names(path)
+
+
+def take_parts(
+    texts: dict[str, Any],
+    label_space: LabelSpace,
+    earlier: LabelSpace | None,
+    data_args: DataArguments,
+    seed: int,
+    holds_out: bool,
+) -> tuple[dict[str, Any], LabelSpace]:
+    """Random parts where fewer texts are asked for, and the validation part; `earlier` is what a model knows."""
+    if data_args.streaming:
+        # What a stream brings is mixed within a window; files are often sorted.
+        if "train" in texts:
+            texts["train"] = texts["train"].shuffle(seed=seed, buffer_size=_STREAM_WINDOW)
+        if "test" in texts and data_args.max_test_texts is not None:
+            texts["test"] = texts["test"].take(data_args.max_test_texts)
+        return texts, label_space
+    for name, limit in {"train": data_args.max_train_texts, "test": data_args.max_test_texts}.items():
+        if name in texts and limit is not None:
+            texts[name] = texts[name].shuffle(seed=seed).select(range(min(limit, len(texts[name]))))
+    size = data_args.validation_size
+    if size is None and holds_out and "train" in texts:
+        size = held_out_texts(len(texts["train"]))
+    if "train" in texts and "validation" not in texts and size:
+        texts["train"], texts["validation"] = split_validation(
+            texts["train"], fraction_or_size=size if size < 1 else int(size), seed=seed
+        )
+    if "train" in texts:
+        # Propensities, bands and priors are those of the texts that are trained on.
+        ids = np.concatenate([np.zeros(0, dtype=np.int64), *texts["train"]["labels"]]).astype(np.int64)
+        counts, num_texts = np.bincount(ids, minlength=label_space.num_labels), len(texts["train"])
+        if earlier is not None:
+            # Labels of a model that is trained further are not rare because new texts lack them.
+            counts, num_texts = counts + np.asarray(earlier.counts), num_texts + earlier.num_texts
+        label_space = replace(label_space, counts=counts.tolist(), num_texts=num_texts)
+    return texts, label_space
+
+
+def follow_validation(args: XMTCTrainingArguments, has_validation: bool) -> None:
+    """With validation texts a run evaluates whenever it saves and ends with the best; without, with the last."""
+    args.load_best_model_at_end = has_validation and args.save_strategy != SaveStrategy.NO
+    if args.load_best_model_at_end:
+        args.eval_strategy, args.eval_steps = IntervalStrategy(args.save_strategy.value), args.save_steps
+    elif args.early_stopping_patience is not None:
+        raise ValueError(
+            "`early_stopping_patience` needs validation texts (`--validation_file` or `--validation_size`) and a "
+            "`save_strategy` other than no."
+        )
+
+
+def settle_ranks(args: XMTCTrainingArguments, label_space: LabelSpace) -> None:
+    """Drops ranks beyond the number of labels."""
+    too_deep = [k for k in args.metrics_at if k > label_space.num_labels]
+    if too_deep:
+        args.metrics_at = [k for k in args.metrics_at if k not in too_deep] or [label_space.num_labels]
+        logger.warning("No metrics at %s: there are only %d labels.", too_deep, label_space.num_labels)
+
+
+def settle_metrics(args: XMTCTrainingArguments, model: XMTCPreTrainedModel, label_space: LabelSpace) -> None:
+    """Drops ranks beyond the number of labels, and makes sure that what decides the best checkpoint will exist."""
+    settle_ranks(args, label_space)
+    if not args.load_best_model_at_end:
+        return
+    if args.metric_for_best_model is None:
+        args.metric_for_best_model = f"precision@{max(args.metrics_at)}"
+    nothing = np.zeros((1, max(args.metrics_at)), dtype=np.int64)
+    rankings = {FINAL: nothing} | dict.fromkeys(model.branch_names, nothing)
+    known = branch_metrics(rankings, np.zeros((1, 1), dtype=np.int64), label_space, args)
+    if args.metric_for_best_model not in known:
+        raise ValueError(
+            f"`metric_for_best_model` is {args.metric_for_best_model!r}; this run has {', '.join(sorted(known))}."
+        )

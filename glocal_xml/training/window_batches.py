@@ -1,0 +1,42 @@
+"""Batches of texts in windows, and the best labels of such texts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from glocal_xml.data import XMTCCollator
+from glocal_xml.modeling import XMTCOutput, XMTCPreTrainedModel
+from glocal_xml.modeling.text_windows import best_of_windows
+
+from .rankings import rankings
+
+WINDOW_COUNTS = "window_counts"
+
+
+class WindowCollator(XMTCCollator):
+    """Batches of texts, or of the windows of texts with the number of those of each."""
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        if not rows or "windows" not in rows[0]:
+            return super().__call__(rows)
+        batch = super().__call__([window for row in rows for window in row["windows"]])
+        counts = torch.tensor([len(row["windows"]) for row in rows])
+        if all("text_ids" in row for row in rows):
+            # Experts read the whole text in each of its windows.
+            batch["text_ids"] = self.padded_ids([row["text_ids"] for row in rows]).repeat_interleave(counts, dim=0)
+        labels = {} if "labels" not in rows[0] else {"labels": self.padded_ids([row["labels"] for row in rows])}
+        # Trainer counts texts by what comes first.
+        return labels | {WINDOW_COUNTS: counts} | batch
+
+
+def rank_windows(
+    model: XMTCPreTrainedModel, inputs: dict[str, torch.Tensor], score: str, top_k: int
+) -> dict[str, torch.Tensor]:
+    """The best labels of each text of a batch of windows, final and per branch, and the final scores."""
+    fields = {name: values for name, values in inputs.items() if name not in ("labels", WINDOW_COUNTS)}
+    best = best_of_windows(model, fields, inputs[WINDOW_COUNTS].tolist(), score, top_k)
+    output = XMTCOutput(top_k_ids=best.ids, top_k_scores=best.scores)
+    if len(model.branch_names) > 1:
+        output.branch_top_k_ids = best.branch_ids
+    return rankings(model, output)

@@ -1,0 +1,303 @@
+"""Runs with experts: what is fitted, held out, weighed and kept; budgets of time; models without an encoder."""
+
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer, pipeline
+
+from glocal_xml.cli.train import main
+from glocal_xml.data import LabelSpace
+from glocal_xml.experts import ExpertTexts, log_frequencies
+from glocal_xml.experts.choose import default_lexical_settings
+from glocal_xml.modeling import TextExpertsForMultiLabel
+from glocal_xml.runs.experts import held_out_texts, read_label_texts
+from glocal_xml.runs.time_plan import has_time, seconds_for_heads
+from glocal_xml.training.time_budget import TimeBudget
+
+TASK = "extreme-multi-label-classification"
+
+
+@pytest.fixture(scope="module")
+def flags(encoder_folder, text_file):
+    return [
+        *("--encoder", encoder_folder, "--model_config", '{"top_k": 4}'),
+        *("--train_file", text_file("train.jsonl", 160), "--validation_size", "60"),
+        *("--test_file", text_file("test.jsonl", 40, first=160), "--metrics_at", "1", "2"),
+        *("--per_device_train_batch_size", "8", "--use_cpu", "true", "--num_train_epochs", "1"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(flags, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return folder, main([*flags, "--output_dir", str(folder)])
+
+
+def without(flags, name):
+    place = flags.index(name)
+    return flags[:place] + flags[place + 2 :]
+
+
+def test_a_run_reports_heads_experts_and_the_blend(run):
+    folder, results = run
+    rows = ["blend", "global", "local", "lexical", "memory", "label frequency"]
+    assert list(results["test"]) == rows and list(results["validation"]) == rows
+    assert set(results["blend"]["weights"]) == {*rows[1:5], "lexical_bend", "memory_vote", "frequency", "bias"}
+    assert results["blend"]["texts"] == 60 and 0 < results["blend"]["threshold"] < 1
+    # Texts name their labels, so that a linear model finds them.
+    assert results["test"]["lexical"]["precision@1"] > 0.9
+    assert results["test"]["blend"]["precision@1"] > 0.9
+    assert results["probabilities"]["texts"] == 40
+    # Each branch at a threshold of its own, fitted on the same held-out texts.
+    alone = results["probabilities"]["branch_f"]
+    assert list(alone) == list(results["blend"]["branch_thresholds"]) == rows[1:5]
+    assert alone["lexical"] > 0.8 and all(0 <= value <= 1 for value in alone.values())
+    model = AutoModel.from_pretrained(folder)
+    assert model.config.blend["weights"] == results["blend"]["weights"]
+    assert json.loads((folder / "results.json").read_text())["blend"]["texts"] == 60
+
+
+def test_held_out_texts_join_the_experts_unless_told_not_to(run, flags, tmp_path):
+    # All 160 texts, and the names of labels behind them.
+    numbers = AutoModel.from_pretrained(run[0]).memory.text_numbers
+    assert numbers.max().item() == 159
+    main([*flags, "--refit_experts", "false", "--output_dir", str(tmp_path / "run")])
+    assert AutoModel.from_pretrained(tmp_path / "run").memory.text_numbers.max().item() == 99
+
+
+def test_the_best_labels_of_a_loaded_model_are_those_of_the_run(run):
+    folder, _ = run
+    lines = [json.loads(line) for line in Path(folder, "predictions.jsonl").read_text().splitlines()]
+    tag = pipeline(TASK, model=str(folder))
+    for line in lines[:8]:
+        best = tag(line["text"], top_k=1)[0]
+        first = line["predictions"][0]
+        assert best["label"] == first["label"] and best["score"] == pytest.approx(first["score"], abs=1e-4)
+
+
+def test_the_heads_alone_are_one_flag_away(flags, tmp_path):
+    flags = without(flags, "--validation_size")
+    results = main([*flags, "--experts", "none", "--blend", "false", "--output_dir", str(tmp_path / "run")])
+    assert list(results["test"]) == ["both", "global", "local", "label frequency"]
+    model = AutoModel.from_pretrained(tmp_path / "run")
+    assert model.lexical is None and model.memory is None and model.config.blend is None
+    assert results["data"]["texts"]["train"] == 160 and "blend" not in results
+
+
+@pytest.mark.parametrize("expert", ["lexical", "memory"])
+def test_one_expert_alone(flags, tmp_path, expert):
+    results = main([*flags, "--experts", expert, "--output_dir", str(tmp_path / "run")])
+    assert list(results["test"]) == ["blend", "global", "local", expert, "label frequency"]
+
+
+@pytest.fixture(scope="module")
+def encoder_free(flags, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "none"
+    flags = without(without(flags, "--encoder"), "--num_train_epochs")
+    return folder, main([*flags, "--encoder", "none", "--output_dir", str(folder)])
+
+
+def test_a_model_without_an_encoder_is_a_checkpoint_like_any_other(encoder_free):
+    folder, results = encoder_free
+    assert list(results["test"]) == ["blend", "lexical", "memory", "label frequency"]
+    assert results["test"]["blend"]["precision@1"] > 0.9
+    model = AutoModel.from_pretrained(folder)
+    assert isinstance(model, TextExpertsForMultiLabel) and model.encoder is None
+    assert (folder / "README.md").is_file() and (folder / "label_counts.json").is_file()
+    assert len(pipeline(TASK, model=str(folder))("a text", top_k=3)) == 3
+
+
+def test_it_can_have_an_encoder_later(flags, tmp_path, encoder_folder):
+    rest = without(flags, "--encoder")
+    first, later = str(tmp_path / "first"), str(tmp_path / "later")
+    main([*rest, "--encoder", "none", "--tokenizer", encoder_folder, "--output_dir", first])
+    rest = without(rest, "--model_config")
+    results = main([*rest, "--model", first, "--encoder", encoder_folder, "--output_dir", later])
+    assert list(results["test"]) == ["blend", "global", "local", "lexical", "memory", "label frequency"]
+    assert AutoModel.from_pretrained(later).label_names == AutoModel.from_pretrained(first).label_names
+
+
+def test_an_encoder_with_other_tokens_is_refused(encoder_free, flags, tmp_path, encoder_folder):
+    rest = without(without(flags, "--encoder"), "--model_config")
+    with pytest.raises(ValueError, match="count other tokens"):
+        main(
+            [
+                *rest,
+                "--model",
+                str(encoder_free[0]),
+                "--encoder",
+                encoder_folder,
+                "--output_dir",
+                str(tmp_path / "run"),
+            ]
+        )
+
+
+def test_training_further_adds_to_the_memory_and_weighs_new_texts(run, flags, tmp_path, text_file):
+    before = AutoModel.from_pretrained(run[0])
+    more = ["--train_file", text_file("more.jsonl", 120, first=500), "--validation_size", "60"]
+    rest = ["--metrics_at", "1", "--use_cpu", "true", "--num_train_epochs", "1"]
+    main([*more, *rest, "--model", str(run[0]), "--output_dir", str(tmp_path / "further")])
+    after = AutoModel.from_pretrained(tmp_path / "further")
+    assert len(after.memory.text_numbers) == len(before.memory.text_numbers) + 60
+    torch.testing.assert_close(after.lexical.state_dict(), before.lexical.state_dict())
+
+
+def test_few_texts_have_fixed_weights_and_the_run_says_so(flags, tmp_path, caplog):
+    flags = without(flags, "--validation_size")
+    with caplog.at_level(logging.WARNING):
+        results = main([*flags, "--output_dir", str(tmp_path / "run")])
+    assert results["blend"]["texts"] == 0 and "held out" in caplog.text
+    assert results["test"]["blend"]["precision@1"] > 0.8
+
+
+def test_a_budget_of_time_ends_the_training(flags, tmp_path):
+    flags = without(flags, "--num_train_epochs")
+    results = main([*flags, "--minutes", "0.2", "--output_dir", str(tmp_path / "run")])
+    assert results["test"]["blend"]["precision@1"] > 0.9
+    assert results["training"]["train_runtime"] < 60
+
+
+def test_the_rate_follows_the_clock(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("glocal_xml.training.time_budget.time.monotonic", lambda: now[0])
+    budget = TimeBudget(100.0, warmup=0.1)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = budget.scheduler(optimizer)
+    budget.started, budget.max_steps = 0.0, 10**6
+    rates = {}
+    for second in (5, 10, 55, 100, 130):
+        now[0] = float(second)
+        scheduler.step()
+        rates[second] = optimizer.param_groups[0]["lr"]
+    assert rates == pytest.approx({5: 0.5, 10: 1.0, 55: 0.5, 100: 0.0, 130: 0.0})
+
+
+def test_time_that_passes_before_training_is_part_of_the_budget(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("glocal_xml.training.time_budget.time.monotonic", lambda: now[0])
+    budget = TimeBudget(50.0, warmup=0.1)
+    state, control = SimpleNamespace(max_steps=10**6, global_step=1), SimpleNamespace(should_training_stop=False)
+    now[0] = 1020.0
+    budget.on_train_begin(None, state, control)
+    assert budget.seconds == 30
+    for second, is_over in ((1049.9, False), (1050.0, True)):
+        now[0] = second
+        budget.on_step_end(None, state, control)
+        assert control.should_training_stop == is_over
+    # Experts took all of it: hardly any training is left.
+    assert TimeBudget(-20.0, warmup=0.1).seconds == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "refit", "prediction", "heads"),
+    [(600, 30, 8, 560), (60, 0, 8, 50), (40, 30, 8, 30), (70, 30, 8, 30), (5, 30, 8, 1), (-20, 30, 8, 1)],
+)
+def test_heads_get_what_the_rest_of_a_run_leaves(seconds, refit, prediction, heads):
+    assert seconds_for_heads(seconds, refit, prediction) == heads
+    if heads > 1:
+        # All phases fit, where the experts are fitted again only if there is time.
+        spent = heads + prediction + 2
+        assert spent <= seconds and (spent + refit <= seconds or refit > (seconds - prediction - 2) / 2)
+
+
+def test_experts_are_fitted_again_only_within_the_budget(monkeypatch):
+    monkeypatch.setattr("glocal_xml.runs.time_plan.time.time", lambda: 1040.0)
+    args = SimpleNamespace(minutes=1)
+    assert has_time(args, started=1000.0, seconds=21) and not has_time(args, started=1000.0, seconds=22)
+    assert has_time(SimpleNamespace(minutes=None), started=0.0, seconds=10**6)
+
+
+@pytest.mark.parametrize(("texts", "held_out"), [(10, None), (499, None), (500, 50), (5000, 500), (10**6, 1000)])
+def test_how_many_texts_are_held_out(texts, held_out):
+    assert held_out_texts(texts) == held_out
+
+
+def test_names_of_labels_from_a_table(tmp_path):
+    path = tmp_path / "names.tsv"
+    path.write_text("a1\tplug-in hybrid\tPHEV; hybrid car\t17\nb2\t\nc3\tmemristor\n", encoding="utf-8")
+    assert read_label_texts(str(path)) == {
+        "a1": ["plug-in hybrid", "PHEV", "hybrid car"],
+        "b2": [],
+        "c3": ["memristor"],
+    }
+    path.write_text("a1 no tab\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="line 1: there must be a tab"):
+        read_label_texts(str(path))
+
+
+def test_frequencies_are_logs_of_shares():
+    space = LabelSpace(["a", "b"], [8, 0], 8)
+    np.testing.assert_allclose(np.exp(log_frequencies(space)), [0.9, 0.1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--experts", "oracle"], "among lexical, memory and none"),
+        (["--minutes", "0"], "`minutes` must be above 0"),
+        (["--threshold_f", "mean"], "`threshold_f` must be one of"),
+    ],
+)
+def test_slips_are_named(flags, tmp_path, wrong, message):
+    with pytest.raises((ValueError, SystemExit), match=message):
+        main([*flags, *wrong, "--output_dir", str(tmp_path)])
+
+
+def test_a_trained_model_is_not_given_an_encoder_to_evaluate(encoder_free, encoder_folder, text_file, tmp_path):
+    other = ["--test_file", text_file("test.jsonl", 8), "--output_dir", str(tmp_path / "run")]
+    with pytest.raises(ValueError, match="not both"):
+        main([*other, "--model", str(encoder_free[0]), "--encoder", encoder_folder])
+
+
+def test_no_encoder_and_no_expert_is_no_model(flags, tmp_path):
+    with pytest.raises(ValueError, match="needs an encoder or experts"):
+        main([*without(flags, "--encoder"), "--encoder", "none", "--experts", "none", "--output_dir", str(tmp_path)])
+
+
+def test_tokenizers_of_experts_read_any_length(encoder_free):
+    assert AutoTokenizer.from_pretrained(encoder_free[0]).model_max_length > 10**9
+
+
+@pytest.mark.parametrize(
+    ("labels", "texts", "has_pairs"), [(87, 1000, True), (5000, 1000, True), (5001, 1000, False), (87, 60_000, False)]
+)
+def test_pairs_of_tokens_only_where_they_take_seconds(labels, texts, has_pairs):
+    rows = [np.zeros(100, dtype=np.int32)] * texts
+    settings = default_lexical_settings(ExpertTexts(rows, [[0]] * texts), labels)
+    assert (settings["pairs"] > 0) is has_pairs
+
+
+def test_training_further_warns_where_held_out_texts_may_be_known(flags, tmp_path, caplog):
+    first, later = str(tmp_path / "first"), str(tmp_path / "later")
+    main([*flags, "--experts", "lexical", "--output_dir", first])
+    rest = without(without(flags, "--encoder"), "--model_config")
+    with caplog.at_level(logging.WARNING):
+        main([*rest, "--model", first, "--output_dir", later])
+    assert "the blend trusts it too much" in caplog.text
+
+
+def write_numbered(path, numbers):
+    """Texts of rare tokens, so that each is similar to itself alone."""
+    words = ["red", "green", "blue", "grey"]
+    rows = [{"text": f"{words[i % 4]} {i * 7919} {i * 104729}", "labels": [words[i % 4]]} for i in numbers]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_known_texts_are_not_used_to_weigh_the_memory(tmp_path, caplog):
+    old, new = (write_numbered(tmp_path / f"{start}.jsonl", range(start, start + 100)) for start in (100, 1000))
+    options = ["--metrics_at", "1", "--use_cpu", "true"]
+    first = ["--encoder", "none", "--train_file", old, "--output_dir", str(tmp_path / "first")]
+    main([*first, *options, "--validation_size", "0"])
+    again = ["--model", str(tmp_path / "first"), "--train_file", new, "--validation_file", old]
+    with caplog.at_level(logging.WARNING):
+        results = main([*again, *options, "--output_dir", str(tmp_path / "again")])
+    assert "validation" not in results and results["blend"]["texts"] == 0
+    assert "No texts are held out" in caplog.text
+    assert AutoModel.from_pretrained(tmp_path / "again").memory.text_numbers.max().item() == 199

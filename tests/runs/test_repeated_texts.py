@@ -1,0 +1,20 @@
+from datasets import Dataset
+
+from glocal_xml.runs.repeated_texts import warn_of_repeated_texts
+
+
+def part(*texts):
+    return Dataset.from_dict({"text": list(texts)})
+
+
+def test_repeated_texts_are_named(caplog):
+    warn_of_repeated_texts({"train": part("a", "b", "a"), "test": part("b", "c"), "validation": part("d")})
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first.startswith("1 of 3 training texts are repeated")
+    assert second.startswith("1 of 2 test texts are training texts too")
+
+
+def test_nothing_to_say(caplog):
+    warn_of_repeated_texts({"train": part("a", "b"), "test": part("c", "c")})
+    warn_of_repeated_texts({"test": part("c")})
+    assert not caplog.records
