@@ -47,7 +47,7 @@ class TextCounter(nn.Module):
     def __init__(self, tokens: int, pairs: int = 0, lead: int = 0):
         super().__init__()
         self.tokens, self.lead = tokens, lead
-        self.register_buffer("weights", torch.zeros(num_features(tokens, pairs, lead)))
+        self.register_buffer("weights", torch.zeros(tokens + pairs + (tokens if lead else 0)))
         # first id * tokens + second id, ascending
         self.register_buffer("pair_keys", torch.zeros(pairs, dtype=torch.long))
 
@@ -81,11 +81,6 @@ class TextCounter(nn.Module):
         distinct = torch.zeros_like(features).scatter_(1, place, features.clamp(min=0))
         values = (1 + counts.clamp(min=1).log()) * self.weights[distinct].float() * (counts > 0)
         return distinct, values / values.norm(dim=1, keepdim=True).clamp(min=1e-12)
-
-
-def num_features(tokens: int, pairs: int, lead: int) -> int:
-    """How many features a [`TextCounter`] has."""
-    return tokens + pairs + (tokens if lead else 0)
 
 
 class SparseTable(nn.Module):
@@ -198,7 +193,7 @@ class LexicalExpert(nn.Module):
         super().__init__()
         self.num_labels = num_labels
         self.counter = TextCounter(tokens, pairs, lead)
-        sizes, features = [*levels, num_labels], num_features(tokens, pairs, lead)
+        sizes, features = [*levels, num_labels], len(self.counter.weights)
         self.tables = nn.ModuleList(
             SparseTable(features, size, number) for size, number in zip(sizes, entries, strict=True)
         )
@@ -301,11 +296,6 @@ def add_branch(total: Tensor, name: str, logits: Tensor, weights: dict[str, floa
     if name == MEMORY and (vote := weights.get(MEMORY_VOTE)):
         total.add_(vote_share(logits), alpha=vote)
     return total
-
-
-def takes_part(name: str, weights: dict[str, float]) -> bool:
-    """Whether a branch counts in a blend at all."""
-    return any(weights.get(key) for key in (name, f"{name}_bend", f"{name}_vote"))
 
 
 class Blend(MeanProbability):
