@@ -229,20 +229,19 @@ class MemoryExpert(nn.Module):
     Args:
         num_labels: Number of labels.
         tokens: Size of the vocabulary.
-        texts: Number of texts.
-        entries: Number of counts of all texts.
-        labels: Number of labels of all texts.
-        neighbors: How many texts vote.
-        power: Power of the similarity in a vote.
+        texts, entries, labels: Number of texts, and of the counts and the labels of all of them.
+        neighbors, power: How many texts vote, and the power of the similarity in a vote.
+        lead: How many of the first tokens are features of their own too.
     """
 
     def __init__(
-        self, num_labels: int, tokens: int, texts: int, entries: int, labels: int, neighbors: int, power: float
-    ):
+        self, num_labels: int, tokens: int, texts: int, entries: int, labels: int, neighbors: int, power: float,
+        lead: int = 0,
+    ):  # fmt: skip
         super().__init__()
         self.num_labels, self.neighbors, self.power = num_labels, neighbors, power
-        self.counter = TextCounter(tokens)
-        self.texts = SparseTable(tokens, texts, entries)
+        self.counter = TextCounter(tokens, lead=lead)
+        self.texts = SparseTable(len(self.counter.weights), texts, entries)
         # Which number a text has where it comes from, and its labels.
         self.register_buffer("text_numbers", torch.zeros(texts, dtype=torch.long))
         self.register_buffer("label_starts", torch.zeros(texts + 1, dtype=torch.long))

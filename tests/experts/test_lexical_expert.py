@@ -232,4 +232,4 @@ def test_settings_are_those_that_do_best_on_held_out_texts(monkeypatch, num_labe
     monkeypatch.setattr(choose, "_precision", quality)
     texts = ExpertTexts([np.arange(3)] * 4, [[0]] * 4)
     settings = choose.choose_lexical_settings(texts, texts, num_labels, 10)
-    assert settings == {"pairs": 0, "lead": 32, "c": 1.0, "cluster_size": chosen} and len(fits) == tried
+    assert settings == {"pairs": 0, "lead": 16, "c": 1.0, "cluster_size": chosen} and len(fits) == tried
