@@ -13,7 +13,7 @@ NUMERIC_TESTS := tests/modeling/test_attention_heads.py tests/modeling/test_line
 	tests/modeling/test_label_scores.py tests/modeling/test_old_checkpoints.py tests/modeling/test_pipeline_xmtc.py \
 	tests/demo/test_page.py tests/explain/test_contributions.py
 
-.PHONY: bench compatibility demo help quality style test test-plain-kernels test-slow
+.PHONY: bench compatibility coverage demo docs help quality style test test-plain-kernels test-slow wheel
 
 # The stamp is newer than what it was made from, so an environment is built once and again when dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
@@ -34,6 +34,9 @@ test-plain-kernels: $(VENV)/.installed  ## Run the tests that compare numbers wi
 test-slow: $(VENV)/.installed  ## Run the tests with real weights and real data
 	$(BIN)/python -m pytest -m slow
 
+coverage: $(VENV)/.installed  ## Run the same tests and report which lines they reach
+	$(BIN)/python -m pytest --cov --cov-report=term --cov-report=html
+
 quality: $(VENV)/.installed  ## Check lint and format
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
@@ -44,6 +47,27 @@ style: $(VENV)/.installed  ## Fix lint and format
 
 compatibility: $(VENV)/.installed  ## Write docs/compatibility.md from the tests
 	$(BIN)/python tests/compatibility/compatibility_page.py
+
+# All that pages link to, with the same paths as in the repository.
+docs: $(VENV)/.docs-installed  ## Build the documentation as a site in build/site; broken links are errors
+	rm -rf build/docs build/site
+	mkdir -p build/docs
+	git ls-files -z --cached --others --exclude-standard '*.md' benchmarks docs examples 'tests/*.py' \
+		| xargs -0 cp --parents --target-directory build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+$(VENV)/.docs-installed: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
+# Not from the checkout, or its files would be imported in place of those of the wheel.
+wheel: $(VENV)/.installed  ## Build a wheel, install it in an empty environment and run its command
+	rm -rf build/wheel dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd build/wheel && bin/glocal-xml --help && bin/glocal-xml --version
+	cd build/wheel && bin/python -c "import glocal_xml; print(glocal_xml.__file__)"
 
 bench: $(VENV)/.installed  ## Measure heads, training step, prediction, label clusters and label trees, in minutes
 	$(BIN)/python benchmarks/label_attention.py --labels 4000

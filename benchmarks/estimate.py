@@ -111,7 +111,7 @@ def train(arguments):
 
 def estimate(arguments):
     """A worker: estimates, and prints all figures."""
-    from glocal_xml.estimate import main
+    from glocal_xml.cli.estimate import main
 
     return main(arguments).to_dict()
 

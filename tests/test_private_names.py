@@ -34,12 +34,9 @@ OVERRIDDEN = {
     (Trainer, "_save"): ["self", "output_dir", "state_dict"],
     (Trainer, "_save_checkpoint"): ["self", "model", "trial"],
 }
-PARSER = argparse.ArgumentParser()
 # What is read, called or set, and where it is.
 USED = {
-    "_action_groups": PARSER,
-    "_group_actions": PARSER.add_argument_group("group"),
-    "_option_string_actions": PARSER,
+    "_option_string_actions": argparse.ArgumentParser(),
     "_attn_implementation": BertConfig(),
     "_auto_class": PreTrainedModel,
     "_compiled_call_impl": nn.Module(),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import BAND_LIMITS
-from glocal_xml.hub.card_tables import band_limits, percent
+from glocal_xml.hub.model_card import band_limits, percent
 from glocal_xml.hub.run_files import BASELINE
 
 from .curves import Figure, study_figures

@@ -8,7 +8,7 @@ from typing import Any
 
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import BAND_LIMITS
-from glocal_xml.hub.card_tables import percent
+from glocal_xml.hub.model_card import percent
 from glocal_xml.hub.run_files import BASELINE
 
 from .points import MeasuredPoint

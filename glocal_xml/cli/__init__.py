@@ -1,5 +1,5 @@
 """What stands behind `glocal-xml`: one file per command."""
 
-from .entry import COMMANDS, Command, main
+from .entry import COMMANDS, main
 
-__all__ = ["COMMANDS", "Command", "main"]
+__all__ = ["COMMANDS", "main"]

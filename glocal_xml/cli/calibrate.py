@@ -5,19 +5,20 @@ import logging
 import sys
 from pathlib import Path
 
-from .command_parser import command_parser
+from glocal_xml.arguments import DataArguments, ModelArguments
+
+from .command_parser import add_evaluation, command_parser, given
 
 
 def main(argv: list[str]) -> None:
     """Fits the blend and its threshold on the texts of a file, keeps them with the model, and reports."""
     parser = command_parser(
         "calibrate",
-        "Makes the scores of a trained model probabilities: heads and experts, the frequency of a label and a bias\n"
-        "are weighed by a logistic regression (the blend), and one threshold decides which labels are given. All of\n"
-        "it is fitted on texts that the model has not seen: neither training texts nor those that its run held out,\n"
-        "since the experts are fitted on these in the end. It is kept with the model, in place of what was there.\n"
-        "The other options for data and the device are those of `glocal-xml train`, such as --text_column,\n"
-        "--label_delimiter and --per_device_eval_batch_size.",
+        "Makes the scores of a trained model probabilities: heads and experts, the frequency of a label and a bias "
+        "are weighed by a logistic regression (the blend), and one threshold decides which labels are given. All "
+        "of it is fitted on texts that the model has not seen: neither training texts nor those that its run held "
+        "out, since the experts are fitted on these in the end. It is kept with the model, in place of what was "
+        "there.",
         [
             "calibrate outputs/tags validation.jsonl",
             "calibrate outputs/tags validation.jsonl --f macro --figure reliability.png",
@@ -43,9 +44,9 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("--figure", help="picture of the probabilities before and after, such as reliability.png")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    options, further = parser.parse_known_args(argv)
+    add_evaluation(parser)
+    options = parser.parse_args(argv)
     # What follows takes seconds, which the help need not.
-
     from glocal_xml.calibration import report_lines, write_figure
     from glocal_xml.calibration.figure import check_figure
     from glocal_xml.calibration.threshold import check_average
@@ -54,11 +55,10 @@ def main(argv: list[str]) -> None:
     from glocal_xml.runs.refit_blend import keep_blend, refit_blend
     from glocal_xml.runs.run import quieten
     from glocal_xml.trained_model import load_trained_model
-    from glocal_xml.training import parse_arguments
-    from glocal_xml.training.arguments import ModelArguments
+    from glocal_xml.training import XMTCTrainingArguments
 
     logging.basicConfig(format="glocal-xml: %(message)s", level=logging.WARNING, stream=sys.stderr)
-    folder, file = Path(options.model), options.file
+    folder = Path(options.model)
     check_average(options.f, options.beta)
     if options.candidates < 1:
         raise ValueError(f"`candidates` must be at least 1, got {options.candidates}.")
@@ -66,12 +66,8 @@ def main(argv: list[str]) -> None:
         check_figure(options.figure)
     if not folder.is_dir():
         raise ValueError(f"There is no folder {folder}: a blend is kept with the model, so download that first.")
-    flags = ["--model", str(folder), "--test_file", file, "--output_dir", str(folder), *further]
-    _, data_args, args = parse_arguments(flags, prog=parser.prog)
-    if data_args.train_file is not None:
-        raise ValueError("calibrate trains nothing: leave out `--train_file`, or use `glocal-xml train`.")
-    if data_args.windows is not None:
-        raise ValueError("The blend weighs the scores of one window: leave out `--windows`.")
+    data_args = given(DataArguments, options, test_file=options.file)
+    args = given(XMTCTrainingArguments, options, output_dir=str(folder))
     quieten(args)
     texts, label_space = load_texts(data_args, trained_label_space(str(folder)), args.seed)
     tokenizer = load_tokenizer(ModelArguments(model=str(folder)), data_args.max_length, {})
@@ -88,17 +84,18 @@ def main(argv: list[str]) -> None:
         batch_size=args.per_device_eval_batch_size,
     )
     keep_blend(folder, model)
-    blend = model.config.blend
+    blend, before, after = model.config.blend, refitted.judged_before, refitted.judged_after
     if options.figure is not None:
-        title = f"{folder.resolve().name}, fitted on {Path(file).name}"
+        title = f"{folder.resolve().name}, fitted on {Path(options.file).name}"
         write_figure(options.figure, refitted.before, refitted.after, blend, title)
     if options.json:
-        judged = {"before": refitted.judged_before, "after": refitted.judged_after}
-        print(json.dumps({**blend, "candidates": options.candidates, **judged}, indent=2))
+        print(json.dumps({**blend, "candidates": options.candidates, "before": before, "after": after}, indent=2))
         return
-    threshold = refitted.judged_before["threshold"]
-    print(f"before, with the threshold {threshold:.4f}")
-    print("\n".join(f"  {line}" for line in report_lines(blend, refitted.judged_before)[1:]))
-    print("after, on the texts that it was fitted on")
-    print("\n".join(f"  {line}" for line in report_lines(blend, refitted.judged_after)))
-    print(f"kept in {folder}")
+    lines = [
+        f"before, with the threshold {before['threshold']:.4f}",
+        *(f"  {line}" for line in report_lines(blend, before)[1:]),
+        "after, on the texts that it was fitted on",
+        *(f"  {line}" for line in report_lines(blend, after)),
+        f"kept in {folder}",
+    ]
+    print("\n".join(lines))

@@ -1,13 +1,25 @@
-"""The look that the help texts of commands share."""
+"""What the parsers of commands share: errors of one line, examples, and flags that are fields of dataclasses."""
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
+from textwrap import fill
+from types import NoneType
+from typing import Any, NoReturn, get_args, get_origin
+
+from glocal_xml.arguments import DataArguments, TrainingOptions
+
+_READING = (
+    *("file_format", "text_column", "labels_column", "label_delimiter", "label_map", "bad_rows", "allow_no_labels"),
+    *("max_length", "max_test_texts"),
+)
+_DEVICE = ("per_device_eval_batch_size", "use_cpu", "seed", "disable_tqdm")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose complaints are one line like all others; `--top-k` will do for `--top_k`, as in `train`."""
+    """A parser whose errors are one line like all others; `--top-k` will do for `--top_k`, as in `train`."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         return super().parse_known_args(
@@ -22,22 +34,105 @@ class CommandParser(argparse.ArgumentParser):
         return f"{other}{equals}{value}" if name not in known and other in known else argument
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: "):
+            wrong = message.split()[2].split("=")[0]
+            close = get_close_matches(wrong, self._option_string_actions, n=1)
+            message += f"; did you mean {close[0]}?" if close else ""
         raise ValueError(f"{message}; see `{self.prog} --help`")
 
 
-def command_parser(command: str, description: str, examples: Sequence[str]) -> argparse.ArgumentParser:
+def command_parser(command: str, description: str, examples: Sequence[str], **options: Any) -> CommandParser:
     """
     A parser whose help ends with examples; flags are not abbreviated, so that a new one breaks no script.
 
     Args:
         command: Name of the command.
-        description: What it does, as the help tells it.
+        description: What it does, as paragraphs.
         examples: Whole command lines without the leading `glocal-xml`.
+        options: Further options of a parser.
     """
     return CommandParser(
         prog=f"glocal-xml {command}",
-        description=description,
+        description="\n\n".join(fill(part, 110, break_on_hyphens=False) for part in description.split("\n\n")),
         epilog="\n".join(["examples:", *(f"  glocal-xml {example}" for example in examples)]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        **options,
     )
+
+
+def add_fields(parser: argparse.ArgumentParser, arguments: type, names: Iterable[str] | None = None) -> None:
+    """Adds flags for all fields of a dataclass, or for some; one that is not given is no part of what is parsed."""
+    for field in fields(arguments):
+        if names is not None and field.name not in names:
+            continue
+        # The first of what a field may be; `list[int] | None` is a list.
+        kind = next((part for part in get_args(field.type) if part is not NoneType), field.type)
+        kind = field.type if get_origin(field.type) is list else kind
+        options: dict[str, Any] = {"type": kind, "metavar": "N" if kind in (int, float) else "VALUE"}
+        if kind is bool:
+            options = {"type": boolean, "nargs": "?", "const": True, "metavar": "true|false"}
+        elif kind is dict:
+            options = {"type": str, "metavar": "JSON"}
+        elif get_origin(kind) is list:
+            (item,) = get_args(kind)
+            options = {"type": item, "nargs": "+", "metavar": "N" if item is int else "VALUE"}
+        elif field.name.endswith("_file"):
+            options["metavar"] = "FILE"
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        shown = " ".join(map(str, default)) if isinstance(default, list) else default
+        told = "" if shown in (None, False) else f" (default: {shown})"
+        parser.add_argument(
+            f"--{field.name}", default=argparse.SUPPRESS, help=field.metadata["help"].rstrip(".") + told, **options
+        )
+
+
+def add_evaluation(parser: argparse.ArgumentParser, data: Sequence[str] = (), training: Sequence[str] = ()) -> None:
+    """Adds the flags to read texts with labels and to run a model on them, and more fields of either kind."""
+    add_fields(parser.add_argument_group("data"), DataArguments, (*_READING, *data))
+    add_fields(parser.add_argument_group("evaluation"), TrainingOptions, (*_DEVICE, *training))
+
+
+def given(kind: type, args: argparse.Namespace, **further: Any) -> Any:
+    """A dataclass of the flags that were given."""
+    names = {field.name for field in fields(kind) if field.init}
+    return kind(**{name: value for name, value in vars(args).items() if name in names} | further)
+
+
+def add_model(parser: argparse.ArgumentParser, what: str = "folder or Hub id of the model") -> None:
+    """Adds a model, and the flags to open it."""
+    parser.add_argument("model", help=what)
+    parser.add_argument("--device", help="cpu, cuda:1, ...; by default the accelerator where there is one")
+    parser.add_argument("--revision", help="branch, tag or commit of a model on the Hub")
+    parser.add_argument("--token", help="for a private model; by default HF_TOKEN or that of `hf auth login`")
+
+
+def add_texts(parser: argparse.ArgumentParser) -> None:
+    """Adds texts to read, a file to write and the flags for both."""
+    parser.add_argument(
+        "file",
+        nargs="?",
+        help="JSON lines, CSV, TSV, or plain text with one text per line, gzipped or not; default: standard input",
+    )
+    parser.add_argument("--text", help="one text, instead of a file")
+    parser.add_argument(
+        "--input_format",
+        choices=["jsonl", "csv", "tsv", "lines"],
+        help="of the texts; by default what the name says, else jsonl where they begin with a brace, else lines",
+    )
+    parser.add_argument("--text_column", default="text", help="field or column of the text (default: text)")
+    parser.add_argument("--output", default="-", help="file to write, whole or not at all; standard output by default")
+
+
+def check_one_source(args: argparse.Namespace) -> None:
+    """Refuses a text beside a file of texts."""
+    if args.text is not None and args.file is not None:
+        raise ValueError(f"either `--text` or a file of texts, not both: leave out {args.file} or the option")
+
+
+def boolean(value: str) -> bool:
+    """`true` or `false`, or what else says so."""
+    known = {**dict.fromkeys(("true", "yes", "1"), True), **dict.fromkeys(("false", "no", "0"), False)}
+    if value.lower() not in known:
+        raise argparse.ArgumentTypeError(f"must be true or false, got {value!r}")
+    return known[value.lower()]

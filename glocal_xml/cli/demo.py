@@ -16,8 +16,8 @@ def main(argv: list[str]) -> None:
     """Serves the page until it is interrupted."""
     parser = command_parser(
         "demo",
-        "A page for a trained model: the labels of a text, the words behind them, and whole files tagged.\n"
-        "Programs can ask it too, through its API (predict, explain, tag_file).",
+        "A page for a trained model: the labels of a text, the words behind them, and whole files tagged. Programs "
+        "can ask it too, through its API (predict, explain, tag_file).",
         ["demo outputs/tags --open", "demo user/model --host 0.0.0.0 --port 8000"],
     )
     parser.add_argument("model", help="folder or Hub id of the model")

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from .command_parser import command_parser
+from glocal_xml.arguments import DataArguments
+
+from .command_parser import add_evaluation, command_parser, given
 
 
 def main(argv: list[str]) -> dict[str, Any]:
@@ -10,13 +12,12 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser = command_parser(
         "ensemble",
         "Ranks labels by the mean of the probabilities of its members, which are all trained models or all files.\n\n"
-        "Models: families, encoders, tokenizers and label trees may differ, the labels and their order may not. One\n"
-        "model is in memory at a time.\n\n"
-        "Files: predictions for the same texts in the same order, by any system: JSON lines as `predict --output`\n"
-        "writes them, `omikuji test --out_path` (.txt), or the scores that PECOS saves (.npz). A label that a file\n"
-        "does not have counts 0 there, so let each have many labels of a text. To join models with files, let the\n"
-        "models predict first.\n\n"
-        "The other options for data, metrics and the device are those of `glocal-xml train --help`.",
+        "Models: families, encoders, tokenizers and label trees may differ, the labels and their order may not. "
+        "One model is in memory at a time.\n\n"
+        "Files: predictions for the same texts in the same order, by any system: JSON lines as `predict --output` "
+        "writes them, `omikuji test --out_path` (.txt), or the scores that PECOS saves (.npz). A label that a file "
+        "does not have counts 0 there, so let each have many labels of a text. To join models with files, let the "
+        "models predict first.",
         [
             "ensemble outputs/tree-0 outputs/tree-1 outputs/tree-2 --test_file test.jsonl",
             "predict outputs/tags test.jsonl --top_k 50 --output ours.jsonl",
@@ -43,35 +44,31 @@ def main(argv: list[str]) -> dict[str, Any]:
         "--label_names_file", metavar="FILE", help="files: names of the labels that have numbers there, from 0 on"
     )
     parser.add_argument("--train_file", metavar="FILE", help="files: training texts, for the counts behind PSP")
-    own, further = parser.parse_known_args(argv)
+    add_evaluation(
+        parser,
+        ("dataset_name", "dataset_config"),
+        ("metrics_at", "propensity_a", "propensity_b", "overwrite_output"),
+    )
+    options = parser.parse_args(argv)
     # What follows takes seconds, which the help need not.
-    from glocal_xml.ensembles.checkpoints import ENSEMBLE, member_names, run_ensemble
-    from glocal_xml.ensembles.files import run_file_ensemble
+    from glocal_xml.ensembles import run_ensemble, run_file_ensemble
     from glocal_xml.ensembles.prediction_files import is_prediction_file
     from glocal_xml.runs.run import quieten, start_logging
-    from glocal_xml.training import ModelArguments, parse_arguments
+    from glocal_xml.training import XMTCTrainingArguments
 
     start_logging()
-    named = ("test_file", "predict_file", "output_dir", "label_names_file", "train_file")
-    given = [(f"--{name}", getattr(own, name)) for name in named if getattr(own, name) is not None]
-    model_args, data_args, args = parse_arguments([*sum(given, ()), *further], prog=parser.prog)
+    data_args, args = given(DataArguments, options), given(XMTCTrainingArguments, options)
     quieten(args)
-    unfit = [name for name, value in vars(ModelArguments()).items() if getattr(model_args, name) != value]
-    if unfit:
-        raise ValueError(
-            f"An ensemble is made of trained models, named before all options: leave out {', '.join(unfit)}."
-        )
-    if own.top_k < 1:
-        raise ValueError(f"`top_k` must be at least 1, got {own.top_k}.")
-    if len(own.members) < 2:
-        raise ValueError(f"An ensemble needs two members or more, got {own.members}; see `{parser.prog} --help`")
-    files = [member for member in own.members if is_prediction_file(member)]
-    if not files:
-        return run_ensemble(own.members, data_args, args, top_k=own.top_k, candidates=own.candidates)
-    models = [member for member in own.members if member not in files]
+    if options.top_k < 1:
+        raise ValueError(f"`top_k` must be at least 1, got {options.top_k}.")
+    if len(options.members) < 2:
+        raise ValueError(f"An ensemble needs two members or more, got {options.members}; see `{parser.prog} --help`")
+    models = [member for member in options.members if not is_prediction_file(member)]
+    if len(models) == len(options.members):
+        return run_ensemble(models, data_args, args, top_k=options.top_k, candidates=options.candidates)
     if models:
         raise ValueError(
             f"Models ({', '.join(models)}) cannot be joined with files as they are; let them predict first, by "
             f"`glocal-xml predict {models[0]} {data_args.test_file or 'TEST_FILE'} --top_k 50 --output FILE.jsonl`."
         )
-    return run_file_ensemble(files, member_names(files), data_args, args, top_k=own.top_k, row_name=ENSEMBLE)
+    return run_file_ensemble(options.members, data_args, args, top_k=options.top_k)

@@ -4,7 +4,6 @@ import os
 import select
 import sys
 from importlib import import_module
-from typing import NamedTuple
 
 from glocal_xml.interruption import terminated_like_ctrl_c
 from glocal_xml.version import __version__
@@ -14,30 +13,22 @@ _LONGEST_MESSAGE = 700
 _NO_ROOM = ("No space left on device", "PytorchStreamWriter failed writing", "File too large", "can't allocate memory")
 
 
-class Command(NamedTuple):
-    """Where the `main` of a command is, and what the overview says of it."""
-
-    module: str
-    arguments: str
-    summary: str
-
-
-# Modules by name, imported when a command runs: some take seconds that `--help` need not.
+# Arguments of each command and what the overview says of it; `glocal_xml.cli.<name>` is imported when it runs.
 COMMANDS = {
-    "train": Command("cli.train", "[RECIPE.yaml] [OPTIONS]", "train, evaluate and predict in one run"),
-    "estimate": Command("estimate", "[RECIPE.yaml] [OPTIONS]", "memory and time of such a run, before it starts"),
-    "evaluate": Command("cli.evaluate", "MODEL TEST_FILE [OPTIONS]", "metrics of a trained model on other texts"),
-    "predict": Command("cli.predict", "MODEL [TEXT_FILE] [OPTIONS]", "names and scores of the best labels"),
-    "explain": Command("cli.explain", "MODEL [TEXT_FILE] [OPTIONS]", "which words speak for each label"),
-    "calibrate": Command("cli.calibrate", "MODEL FILE [OPTIONS]", "usable probabilities, and a threshold"),
-    "ensemble": Command("cli.ensemble", "MEMBER MEMBER ... [OPTIONS]", "models or prediction files together"),
-    "labels": Command("cli.labels", "MODEL --output FOLDER [OPTIONS]", "labels added, removed or renamed"),
-    "memory": Command("cli.memory", "MODEL [--output FOLDER] [OPTIONS]", "texts to find labels by, added or removed"),
-    "export": Command("cli.export", "MODEL --output FOLDER", "a program that needs torch alone"),
-    "publish": Command("cli.publish", "RUN USER/NAME [OPTIONS]", "a trained model on the Hub, with its card"),
-    "demo": Command("cli.demo", "MODEL [OPTIONS]", "a page to try a model on texts and files"),
-    "card": Command("cli.card", "RUN [--output FILE]", "model card of a trained run"),
-    "analyse": Command("analysis", "STUDY [RECIPE.yaml] [OPTIONS]", "figures and tables of the papers"),
+    "train": ("[RECIPE.yaml] [OPTIONS]", "train, evaluate and predict in one run"),
+    "estimate": ("[RECIPE.yaml] [OPTIONS]", "memory and time of such a run, before it starts"),
+    "evaluate": ("MODEL TEST_FILE [OPTIONS]", "metrics of a trained model on other texts"),
+    "predict": ("MODEL [TEXT_FILE] [OPTIONS]", "names and scores of the best labels"),
+    "explain": ("MODEL [TEXT_FILE] [OPTIONS]", "which words speak for each label"),
+    "calibrate": ("MODEL FILE [OPTIONS]", "usable probabilities, and a threshold"),
+    "ensemble": ("MEMBER MEMBER ... [OPTIONS]", "models or prediction files together"),
+    "labels": ("MODEL --output_dir FOLDER [OPTIONS]", "labels added, removed or renamed"),
+    "memory": ("MODEL [--output_dir FOLDER] [OPTIONS]", "texts to find labels by, added or removed"),
+    "export": ("MODEL --output_dir FOLDER [OPTIONS]", "a program that needs torch alone"),
+    "publish": ("RUN USER/NAME [OPTIONS]", "a trained model on the Hub, with its card"),
+    "demo": ("MODEL [OPTIONS]", "a page to try a model on texts and files"),
+    "card": ("RUN [--output FILE]", "model card of a trained run"),
+    "analyse": ("STUDY [RECIPE.yaml] [OPTIONS]", "figures and tables of the papers"),
 }
 EXAMPLES = """examples:
   glocal-xml train --encoder minilm --minutes 10 --train_file train.jsonl --test_file test.jsonl
@@ -53,9 +44,9 @@ EXAMPLES = """examples:
   glocal-xml publish outputs/tags user/tags --dry-run
   glocal-xml demo outputs/tags --open
   glocal-xml ensemble outputs/tree-0 outputs/tree-1 --test_file test.jsonl --output_dir outputs/both-trees
-  glocal-xml labels outputs/tags --add new.txt --output outputs/more-tags
-  glocal-xml memory outputs/tags --add corrected.jsonl --output outputs/tags-2
-  glocal-xml export outputs/tags --output outputs/tags-program
+  glocal-xml labels outputs/tags --add new.txt --output_dir outputs/more-tags
+  glocal-xml memory outputs/tags --add corrected.jsonl --output_dir outputs/tags-2
+  glocal-xml export outputs/tags --output_dir outputs/tags-program
   glocal-xml card outputs/tags
   glocal-xml analyse layers examples/recipes/debtags/glocal_xml_part.yaml --output_dir outputs/analysis
 """
@@ -70,7 +61,7 @@ EXIT_CODES = """exit codes:
 
 def usage() -> str:
     """All commands, and examples."""
-    starts = {f"  {name} {command.arguments}": command.summary for name, command in COMMANDS.items()}
+    starts = {f"  {name} {arguments}": summary for name, (arguments, summary) in COMMANDS.items()}
     width = max(map(len, starts)) + 2
     lines = [f"{start:{width}}{summary}" for start, summary in starts.items()]
     parts = [
@@ -98,6 +89,11 @@ def main(argv: list[str] | None = None) -> int:
             return 141
         print(f"glocal-xml: error: {_one_line(reason)}", file=sys.stderr)
         return 2
+    except SystemExit as stop:
+        # Of argparse, after a help text.
+        if stop.code:
+            raise
+        return 0
     except KeyboardInterrupt:
         print("glocal-xml: interrupted", file=sys.stderr)
         return 130
@@ -128,7 +124,7 @@ def _run(argv: list[str]) -> int:
     command, *rest = argv
     if command not in COMMANDS:
         raise ValueError(f"there is no command {command!r}; the commands are {', '.join(COMMANDS)}")
-    import_module(f"glocal_xml.{COMMANDS[command].module}").main(rest)
+    import_module(f"glocal_xml.cli.{command}").main(rest)
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .command_parser import command_parser
+from .command_parser import add_model, add_texts, check_one_source, command_parser
 
 if TYPE_CHECKING:
     from glocal_xml.explain import Explanation
@@ -19,8 +19,7 @@ STANDARD_OUTPUT = "-"
 def main(argv: list[str]) -> None:
     """Explains the labels of one text or of the texts of a file."""
     args = _parser().parse_intermixed_args(argv)
-    if args.text is not None and args.file is not None:
-        raise ValueError(f"either `--text` or a file of texts, not both: leave out {args.file} or the option")
+    check_one_source(args)
     if args.format == "figure" and args.output == STANDARD_OUTPUT:
         raise ValueError("a figure needs a file: name one by --output, such as --output words.png")
     if args.output != STANDARD_OUTPUT and not Path(args.output).absolute().parent.is_dir():
@@ -110,11 +109,11 @@ WRITERS = {"text": write_text, "json": write_json, "html": write_html, "figure":
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "explain",
-        "The best labels of texts, or given ones, each with the words that speak for it (+) or against it (-): what\n"
-        "they add to its logit. Models with a blend also show what the whole text, similar training texts and the\n"
-        "frequency of the label add, so that all numbers sum to the logit of the score. Models without one, with\n"
-        "attention_scoring=mlp, show the words that a label read instead. A page (html) shows whole texts with these\n"
-        "words marked, JSON has the place of every word.",
+        "The best labels of texts, or given ones, each with the words that speak for it (+) or against it (-): "
+        "what they add to its logit. Models with a blend also show what the whole text, similar training texts and "
+        "the frequency of the label add, so that all numbers sum to the logit of the score. Models without one, "
+        "with attention_scoring=mlp, show the words that a label read instead. A page (html) shows whole texts "
+        "with these words marked, JSON has the place of every word.",
         [
             'explain outputs/tags --text "a text editor for GNOME"',
             "explain outputs/tags new.jsonl --labels uitoolkit::gtk role::program --num_words 8",
@@ -123,21 +122,9 @@ def _parser() -> argparse.ArgumentParser:
             'explain outputs/tags --text "a text editor for GNOME" --format figure --output words.png',
         ],
     )
-    parser.add_argument("model", help="folder or Hub id of a model with a blend or label-word attention")
-    parser.add_argument(
-        "file",
-        nargs="?",
-        help="JSON lines, CSV, TSV, or plain text with one text per line, gzipped or not; default: standard input",
-    )
-    parser.add_argument("--text", help="one text, instead of a file")
-    parser.add_argument("--output", default="-", help="file to write, whole or not at all; standard output by default")
+    add_model(parser, "folder or Hub id of a model with a blend or label-word attention")
+    add_texts(parser)
     parser.add_argument("--format", choices=list(WRITERS), default="text", help="of the output (default: text)")
-    parser.add_argument(
-        "--input_format",
-        choices=["jsonl", "csv", "tsv", "lines"],
-        help="of the texts; by default what the name says, else jsonl where they begin with a brace, else lines",
-    )
-    parser.add_argument("--text_column", default="text", help="field or column of the text (default: text)")
     parser.add_argument("--labels", nargs="+", metavar="NAME", help="labels to explain; by default the best ones")
     parser.add_argument("--top_k", type=int, default=5, help="how many of the best labels to explain (default: 5)")
     parser.add_argument("--num_words", type=int, default=5, help="how many words to name for a label (default: 5)")
@@ -145,7 +132,4 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--branch", help="whose words to show, such as A-6, or all; by default the blend, or the first"
     )
-    parser.add_argument("--device", help="cpu, cuda:1, ...; by default the accelerator where there is one")
-    parser.add_argument("--revision", help="branch, tag or commit of a model on the Hub")
-    parser.add_argument("--token", help="for a private model; by default HF_TOKEN or that of `hf auth login`")
     return parser

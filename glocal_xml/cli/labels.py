@@ -11,12 +11,13 @@ def main(argv: list[str]) -> None:
     """Writes a trained model with other labels to a folder of its own."""
     parser = command_parser(
         "labels",
-        "Labels of a trained model added, removed or renamed; those that stay keep their scores. A new label starts\n"
-        "as a copy of the one with the most similar name, and is learned by `glocal-xml train --model` on texts that\n"
-        "have it: give them all of their labels, and mix in texts without new ones, or old labels are unlearned.",
+        "Labels of a trained model added, removed or renamed; those that stay keep their scores. A new label "
+        "starts as a copy of the one with the most similar name, and is learned by `glocal-xml train --model` on "
+        "texts that have it: give them all of their labels, and mix in texts without new ones, or old labels are "
+        "unlearned.",
         [
-            "labels outputs/tags --add new.txt --output outputs/more-tags",
-            "labels outputs/tags --remove old.txt --rename names.tsv --output outputs/other-tags",
+            "labels outputs/tags --add new.txt --output_dir outputs/more-tags",
+            "labels outputs/tags --remove old.txt --rename names.tsv --output_dir outputs/other-tags",
             "train --model outputs/more-tags --train_file more.jsonl --output_dir outputs/more-tags-trained",
         ],
     )
@@ -24,7 +25,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--add", metavar="FILE", help="names of new labels, one per line")
     parser.add_argument("--remove", metavar="FILE", help="names of labels to take out, one per line")
     parser.add_argument("--rename", metavar="FILE", help="old and new name with a tab between them, one pair per line")
-    parser.add_argument("--output", metavar="FOLDER", required=True, help="folder for the new model")
+    parser.add_argument("--output_dir", metavar="FOLDER", required=True, help="folder for the new model")
     args = parser.parse_args(argv)
     # What follows takes seconds, which the help need not.
     from glocal_xml.labels import edit_labels
@@ -34,8 +35,8 @@ def main(argv: list[str]) -> None:
     from glocal_xml.trained_model import open_pipeline
 
     start_logging()
-    if holds_run(args.output):
-        raise ValueError(f"The folder {args.output} holds a model or a run already; choose another one.")
+    if holds_run(args.output_dir):
+        raise ValueError(f"The folder {args.output_dir} holds a model or a run already; choose another one.")
     pipe = open_pipeline(args.model, device="cpu")
     model, tokenizer, label_space = pipe.model, pipe.tokenizer, trained_label_space(args.model)
     edited, new_space = edit_labels(
@@ -46,10 +47,10 @@ def main(argv: list[str]) -> None:
         remove=read_label_names(args.remove) or (),
         rename=read_renames(args.rename),
     )
-    edited.save_pretrained(args.output)
-    tokenizer.save_pretrained(args.output)
-    new_space.save(args.output)
-    logger.info("%d labels, before %d: %s", new_space.num_labels, label_space.num_labels, args.output)
+    edited.save_pretrained(args.output_dir)
+    tokenizer.save_pretrained(args.output_dir)
+    new_space.save(args.output_dir)
+    logger.info("%d labels, before %d: %s", new_space.num_labels, label_space.num_labels, args.output_dir)
 
 
 def read_renames(path: str | None) -> dict[str, str]:

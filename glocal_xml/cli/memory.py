@@ -13,14 +13,15 @@ def main(argv: list[str]) -> None:
     """Shows the memory of a model, or writes the model with another one to a folder of its own."""
     parser = command_parser(
         "memory",
-        "Texts that a model finds labels by (its expert `memory`) added or removed, in seconds and without training.\n"
-        "Labels of added texts that the model does not have become labels of it, and are found from then on where a\n"
-        "text is similar; `glocal-xml train --model` makes more of them. Without an option: how much is remembered.",
+        "Texts that a model finds labels by (its expert `memory`) added or removed, in seconds and without "
+        "training. Labels of added texts that the model does not have become labels of it, and are found from then "
+        "on where a text is similar; `glocal-xml train --model` makes more of them. Without an option: how much is "
+        "remembered.",
         [
             "memory outputs/tags",
             "memory outputs/tags --list | head",
-            "memory outputs/tags --add corrected.jsonl --output outputs/tags-2",
-            "memory outputs/tags --remove numbers.txt --output outputs/tags-2",
+            "memory outputs/tags --add corrected.jsonl --output_dir outputs/tags-2",
+            "memory outputs/tags --remove numbers.txt --output_dir outputs/tags-2",
         ],
     )
     parser.add_argument("model", help="folder or Hub id of a trained model with the expert `memory`")
@@ -31,13 +32,13 @@ def main(argv: list[str]) -> None:
         "--remove", metavar="FILE", help="numbers of texts to forget, one per line, as `--list` and explanations tell"
     )
     parser.add_argument("--list", action="store_true", help="print number and labels of each text, as lines of JSON")
-    parser.add_argument("--output", metavar="FOLDER", help="folder for the changed model")
+    parser.add_argument("--output_dir", metavar="FOLDER", help="folder for the changed model")
     args = parser.parse_args(argv)
     changes = args.add is not None or args.remove is not None
-    if changes and (args.output is None or args.list):
-        raise ValueError("`--add` and `--remove` need `--output FOLDER` for the changed model, and no `--list`.")
-    if args.output is not None and not changes:
-        raise ValueError("`--output` is for a changed model: give `--add FILE` or `--remove FILE` too.")
+    if changes and (args.output_dir is None or args.list):
+        raise ValueError("`--add` and `--remove` need `--output_dir FOLDER` for the changed model, and no `--list`.")
+    if args.output_dir is not None and not changes:
+        raise ValueError("`--output_dir` is for a changed model: give `--add FILE` or `--remove FILE` too.")
     # What follows takes seconds, which the help need not.
     from glocal_xml.experts import remember, remove_from_memory
     from glocal_xml.labels import edit_labels
@@ -47,8 +48,8 @@ def main(argv: list[str]) -> None:
     from glocal_xml.trained_model import open_pipeline
 
     start_logging()
-    if args.output is not None and holds_run(args.output):
-        raise ValueError(f"The folder {args.output} holds a model or a run already; choose another one.")
+    if args.output_dir is not None and holds_run(args.output_dir):
+        raise ValueError(f"The folder {args.output_dir} holds a model or a run already; choose another one.")
     numbers = None if args.remove is None else read_numbers(args.remove)
     added = None if args.add is None else read_labelled_texts(args.add, args.text_column, args.labels_column)
     pipe = open_pipeline(args.model, device="cpu")
@@ -69,9 +70,9 @@ def main(argv: list[str]) -> None:
             model, label_space = edit_labels(model, label_space, tokenizer, add=new_labels)
         label_space = remember(model, label_space, tokenizer, texts, labels)
         logger.info("%d texts added, %d labels of them new", len(texts), len(new_labels))
-    model.save_pretrained(args.output)
-    tokenizer.save_pretrained(args.output)
-    label_space.save(args.output)
+    model.save_pretrained(args.output_dir)
+    tokenizer.save_pretrained(args.output_dir)
+    label_space.save(args.output_dir)
     _show(model, False)
 
 

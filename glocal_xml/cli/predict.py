@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from .command_parser import command_parser
+from .command_parser import add_model, add_texts, check_one_source, command_parser
 
 if TYPE_CHECKING:
     from glocal_xml.several_processes import Processes
@@ -45,9 +45,8 @@ def _predict(args: argparse.Namespace, processes: "Processes") -> None:
             "a table has columns for each label of a text: say how many at most by --top_k, or write all of them into "
             "one column by --label_delimiter"
         )
+    check_one_source(args)
     if args.text is not None:
-        if args.file is not None:
-            raise ValueError(f"either `--text` or a file of texts, not both: leave out {args.file} or the option")
         rows: Iterable[dict[str, Any]] = [{args.text_column: args.text}]
     elif processes.number > 1 and args.file in (None, "-"):
         raise ValueError(f"{processes.number} processes cannot share standard input: give a file of texts")
@@ -100,12 +99,12 @@ def _label_names(path: str) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "predict",
-        "The best labels of texts, by a trained model. Rows are written in their order, with all that they hold and\n"
-        "their `predictions`: as JSON lines, or as CSV or TSV with the columns label_1, score_1, label_2, ... or all\n"
-        "labels in one column. A text with nothing in it gets no labels. Cells that a spreadsheet would take for a\n"
-        "formula get a ' in front.\n"
-        "Several processes share the texts of a file, each on an accelerator where there are some; the output is the\n"
-        "same: `torchrun --nproc_per_node 4 -m glocal_xml predict ...`, or by `accelerate launch`.",
+        "The best labels of texts, by a trained model. Rows are written in their order, with all that they hold "
+        "and their `predictions`: as JSON lines, or as CSV or TSV with the columns label_1, score_1, label_2, ... "
+        "or all labels in one column. A text with nothing in it gets no labels. Cells that a spreadsheet would "
+        "take for a formula get a ' in front. Several processes share the texts of a file, each on an accelerator "
+        "where there are some; the output is the same: `torchrun --nproc_per_node 4 -m glocal_xml predict ...`, or "
+        "by `accelerate launch`.",
         [
             "predict outputs/tags new.jsonl --output tagged.jsonl",
             "predict outputs/tags new.csv --text_column abstract --top_k 3 --output tagged.csv",
@@ -115,23 +114,11 @@ def _parser() -> argparse.ArgumentParser:
             "predict outputs/tags long.jsonl.gz --windows max --candidate_labels some_labels.txt",
         ],
     )
-    parser.add_argument("model", help="folder or Hub id of the model")
-    parser.add_argument(
-        "file",
-        nargs="?",
-        help="JSON lines, CSV, TSV, or plain text with one text per line, gzipped or not; default: standard input",
-    )
-    parser.add_argument("--text", help="one text, instead of a file")
-    parser.add_argument("--output", default="-", help="file to write, whole or not at all; standard output by default")
+    add_model(parser)
+    add_texts(parser)
     parser.add_argument(
         "--format", choices=["jsonl", "csv", "tsv"], help="of the output; by default what its name says, else jsonl"
     )
-    parser.add_argument(
-        "--input_format",
-        choices=["jsonl", "csv", "tsv", "lines"],
-        help="of the texts; by default what the name says, else jsonl where they begin with a brace, else lines",
-    )
-    parser.add_argument("--text_column", default="text", help="field or column of the text (default: text)")
     parser.add_argument("--top_k", type=positive, help="most labels of a text (default: 5; with --threshold 100)")
     parser.add_argument(
         "--threshold",
@@ -150,9 +137,6 @@ def _parser() -> argparse.ArgumentParser:
         "--windows", choices=["max", "mean"], help="read long texts to their end, by windows, and join their scores so"
     )
     parser.add_argument("--batch_size", type=positive, default=32, help="texts in the model at once (default: 32)")
-    parser.add_argument("--device", help="cpu, cuda:1, ...; by default the accelerator where there is one")
-    parser.add_argument("--revision", help="branch, tag or commit of a model on the Hub")
-    parser.add_argument("--token", help="for a private model; by default HF_TOKEN or that of `hf auth login`")
     return parser
 
 

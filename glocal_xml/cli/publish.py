@@ -52,8 +52,9 @@ def main(argv: list[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "publish",
-        "Publish a trained model on the Hub in one commit: weights, tokenizer, label names, code, results and card.\n"
-        "With a memory expert, bags of token ids of the training texts and their labels are among the weights.",
+        "Publish a trained model on the Hub in one commit: weights, tokenizer, label names, code, results and "
+        "card. With a memory expert, bags of token ids of the training texts and their labels are among the "
+        "weights.",
         [
             "publish outputs/tags user/tags --dry-run",
             "publish outputs/tags user/tags --private --license apache-2.0 --language en",

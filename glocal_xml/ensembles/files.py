@@ -19,6 +19,7 @@ from glocal_xml.training.arguments import DataArguments, XMTCTrainingArguments
 from glocal_xml.training.rankings import ranking_metrics
 from glocal_xml.training.run_facts import environment
 
+from .checkpoints import ENSEMBLE, member_names
 from .prediction_files import PredictionFile, read_prediction_file
 
 logger = logging.getLogger(__name__)
@@ -26,27 +27,24 @@ logger = logging.getLogger(__name__)
 
 def run_file_ensemble(
     paths: Sequence[str],
-    names: Sequence[str],
     data_args: DataArguments,
     args: XMTCTrainingArguments,
     *,
-    top_k: int,
-    row_name: str,
+    top_k: int = 10,
 ) -> dict[str, Any]:
     """
     Averages prediction files of the same texts, in the same order; a label that a file does not have counts 0 there.
 
     Args:
         paths: The files; see [`read_prediction_file`].
-        names: What results call them.
         data_args: Test texts, where metrics are asked for; training texts for the counts behind PSP and bands; names
             of labels, for files that have numbers.
         args: Ranks of the metrics and folder of the results.
         top_k: How many labels of each text to write to `predictions.jsonl`.
-        row_name: What results call the ensemble.
     """
     started = time.time()
     check_run_folder(args.output_dir, resume=None, overwrite=args.overwrite_output)
+    names = member_names(paths)
     label_names = read_label_names(data_args.label_names_file)
     files = [read_prediction_file(path, label_names=label_names, text_column=data_args.text_column) for path in paths]
     for name, file in zip(names, files, strict=True):
@@ -56,7 +54,7 @@ def run_file_ensemble(
     space, has_counts = _label_space(files, test or [], label_names, data_args)
     ids, scores = mean_ranking(files, space)
     results: dict[str, Any] = {
-        row_name: {
+        ENSEMBLE: {
             "members": dict(zip(names, paths, strict=True)),
             "labels_of_a_text": {name: file.top_k for name, file in zip(names, files, strict=True)},
             "top_k": top_k,
@@ -68,7 +66,7 @@ def run_file_ensemble(
     }
     if test is not None:
         true = pad_label_lists([space.encode(row["labels"]) for row in test])
-        rankings = {row_name: ids} | {
+        rankings = {ENSEMBLE: ids} | {
             name: pad_label_lists([_in_order(labels, space) for labels in file.labels])
             for name, file in zip(names, files, strict=True)
         }

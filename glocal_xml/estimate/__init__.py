@@ -2,7 +2,6 @@
 
 from .estimate import Estimate, estimate_run
 from .planned_model import planned_config
-from .run import main
 from .workload import Workload
 
-__all__ = ["Estimate", "Workload", "estimate_run", "main", "planned_config"]
+__all__ = ["Estimate", "Workload", "estimate_run", "planned_config"]

@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, Trainer
 from transformers.initialization import no_init_weights
 
+from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelTree, tree_level_sizes
 from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.modeling.start_model import make_config
@@ -16,7 +17,6 @@ from glocal_xml.runs.prepare import encoder_path
 from glocal_xml.runs.word_encoder import WORD_ENCODER
 from glocal_xml.trained_model import plain_model_errors, trained_config
 from glocal_xml.training import ModelArguments, XMTCTrainingArguments
-from glocal_xml.training.arguments import NO_ENCODER
 from glocal_xml.training.rowwise_adamw import RowwiseAdamW, for_sparse_tables
 
 # Numbers that each optimiser keeps for a parameter.

@@ -7,19 +7,29 @@ from typing import Any
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from glocal_xml.data import BAND_LIMITS
 from glocal_xml.json_text import read_json_object
 from glocal_xml.modeling import TextExpertsConfig
+from glocal_xml.modeling.experts import BIAS, FREQUENCY, LEXICAL_BEND, LEXICAL_KNOT, MEMORY_VOTE
 
-from .card_blend import blend_limit, blend_of_model, blend_section, branches_of_model, experts_of_model
-from .card_tables import PARTS, band_limits, measured_branches, percent, ranks, result_columns, result_tables
-from .card_training import experts_training_section, training_section
-from .expert_papers import EXPERT_PAPERS
-from .family_papers import FAMILY_PAPERS, FamilyPaper
+from .papers import EXPERT_PAPERS, FAMILY_PAPERS
 from .published_files import public_results
-from .run_files import CARD_FILE, CARD_MARK, RESULTS_FILE
+from .run_files import BASELINE, CARD_FILE, CARD_MARK, RESULTS_FILE
 
+_PARTS = ("train", "validation", "test")
+# Title, metric and lowest rank; nDCG@1 is P@1.
+_COLUMNS = (("P", "precision", 1), ("nDCG", "ndcg", 2), ("PSP", "psp", 1), ("R", "recall", 1))
+# Weights of a blend that are no branches.
+_FURTHER = (LEXICAL_BEND, MEMORY_VOTE, FREQUENCY, BIAS)
+_WEIGHT_NOTES = {
+    LEXICAL_BEND: f"`{LEXICAL_BEND}` counts for how far the lexical logit is above {LEXICAL_KNOT:g}",
+    MEMORY_VOTE: f"`{MEMORY_VOTE}` counts for labels that any similar text has",
+}
 _ON_BY_DEFAULT = ("blend", "label_texts", "refit_experts")
+
+Results = dict[str, Any]
 
 
 def card_of_run(source: str | os.PathLike, *, repo_id: str | None = None) -> tuple[str, str]:
@@ -65,7 +75,7 @@ def card_name(results_path: Path, model_type: str) -> str:
     return "-".join(re.findall(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*", name)) or model_type
 
 
-def render_model_card(results: dict[str, Any], *, name: str) -> str:
+def render_model_card(results: Results, *, name: str) -> str:
     """
     A model card in Markdown with front matter in YAML.
 
@@ -79,30 +89,52 @@ def render_model_card(results: dict[str, Any], *, name: str) -> str:
     if not {"training", "training_seconds"} & results.keys():
         raise ValueError("The run trained no model; a card is made of the run that did.")
     model_type = settings["model"]["model_type"]
+    paper = FAMILY_PAPERS.get(model_type)
     # A model without an encoder is of no family.
-    paper = None if model_type == TextExpertsConfig.model_type else FAMILY_PAPERS.get(model_type)
     if paper is None and model_type != TextExpertsConfig.model_type:
         raise ValueError(f"No card for {model_type!r}: give the family a row in `FAMILY_PAPERS`.")
-    papers = {} if paper is None else {model_type: paper}
-    papers |= {name: EXPERT_PAPERS[name] for name in experts_of_model(results)}
-    blend = blend_section(results)
-    training = results.get("training")
-    sections = [
-        f"---\n{_front_matter(results, settings, name)}\n---\n{CARD_MARK}",
-        f"# {name.split('/')[-1]}\n\n{_introduction(results, paper)}",
-        f"## Use\n\n{_use(results, name, paper)}",
-        f"## Data\n\n{_data(results, settings)}",
-        f"## Results\n\n{result_tables(results, settings)}",
-        *([] if blend is None else [f"## Experts and probabilities\n\n{blend}"]),
-        f"## Training\n\n{experts_training_section(results) if training is None else training_section(training)}",
-        f"## Settings\n\n{_settings(results, settings)}",
-        f"## Limits\n\n{_limits(results, settings, paper)}",
-        "## Citation\n\n```bibtex\n" + "\n\n".join(p.bibtex(key) for key, p in papers.items()) + "\n```",
-    ]
-    return "\n\n".join(sections) + "\n"
+    # Its blend now, which may be another than that of its run.
+    blend = results["config"]["blend"] if "config" in results else results.get("blend")
+    measured = [row for row in results.get("test", results.get("validation", {})) if row != BASELINE]
+    branches = measured if blend is None else [branch for branch in blend["weights"] if branch not in _FURTHER]
+    if "config" in results:
+        experts = [expert for expert in EXPERT_PAPERS if results["config"][expert] is not None]
+    else:
+        experts = [expert for expert in EXPERT_PAPERS if expert in branches]
+    weights = {} if blend is None else blend["weights"]
+    # Heads first; files have them in the order of the alphabet.
+    last = [*EXPERT_PAPERS, *_FURTHER]
+    ordered = [*(each for each in weights if each not in last), *(each for each in last if each in weights)]
+    words = None if paper is None else paper.word_branches
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"comma": "{:,}".format, "duration": _duration, "percent": percent}
+    return environment.get_template("card.md.jinja").render(
+        name=name,
+        mark=CARD_MARK,
+        front_matter=_front_matter(results, settings, name),
+        results=results,
+        settings=settings,
+        recipe=_recipe(settings),
+        sources=_sources(results, settings["data"]),
+        paper=paper,
+        papers=({} if paper is None else {model_type: paper}) | {expert: EXPERT_PAPERS[expert] for expert in experts},
+        blend=blend,
+        weights={each: f"{weights[each]:.3f}" for each in ordered},
+        weight_notes=[note for each, note in _WEIGHT_NOTES.items() if each in weights],
+        experts=experts,
+        heads=[branch for branch in branches if branch not in experts],
+        shows_words=words is not None and any(re.fullmatch(words, branch) for branch in branches),
+        **_tables(results, measured),
+    )
 
 
-def _front_matter(results: dict[str, Any], settings: dict[str, Any], name: str) -> str:
+def _front_matter(results: Results, settings: dict[str, Any], name: str) -> str:
     hub_ids = results.get("hub_ids", {})
     training, data = settings["training"], settings["data"]
     metrics: dict[str, Any] = {}
@@ -126,7 +158,7 @@ def _front_matter(results: dict[str, Any], settings: dict[str, Any], name: str) 
                 metric_args=propensities if metric.startswith("psp") else None,
                 **common,
             )
-            for title, metric in result_columns(results["test"]).items()
+            for title, metric in _columns(final).items()
         ]
     return ModelCardData(
         library_name="transformers",
@@ -138,85 +170,7 @@ def _front_matter(results: dict[str, Any], settings: dict[str, Any], name: str) 
     ).to_yaml()
 
 
-def _introduction(results: dict[str, Any], paper: FamilyPaper | None) -> str:
-    labels = f"{results['data']['labels']:,} labels" if "data" in results else "labels"
-    if paper is None:
-        return (
-            "A model without an encoder for extreme multi-label text classification: experts that read the whole text "
-            f"as a bag of tokens rank {labels} for it. It was fitted with the package `glocal-xml`."
-        )
-    experts = experts_of_model(results)
-    heads = [name for name in branches_of_model(results) if name not in experts]
-    alone = f" This model has the {heads[0]} branch alone." if heads in (["global"], ["local"]) else ""
-    if blend_of_model(results) is not None:
-        beside = f" and the experts beside them ({', '.join(experts)})" if experts else ""
-        alone += f" In this model, heads{beside} are weighed by a blend in place of a mean."
-    return (
-        f"{paper.name} for extreme multi-label text classification: the model ranks {labels} for a text. "
-        f"In {paper.name}, {paper.summary}{alone}\n\n"
-        f"Paper: {paper.reference()}. The model "
-        "was trained with the package `glocal-xml`, which implements the paper; it is no checkpoint of the authors."
-    )
-
-
-def _use(results: dict[str, Any], name: str, paper: FamilyPaper | None) -> str:
-    comment = "" if "/" in name else "  # the folder of this model, or its id on the Hub"
-    lines = [
-        "```python",
-        "from transformers import pipeline",
-        "",
-        f'name = "{name}"{comment}',
-        'tagger = pipeline("extreme-multi-label-classification", model=name, trust_remote_code=True)',
-        'for found in tagger("The text to label", top_k=5):',
-        '    print(f"{found[\'score\']:.2f}", found["label"])',
-        "```",
-        "",
-        "`trust_remote_code=True` runs the code that lies beside the weights. Where the package `glocal-xml` is "
-        "installed, `import glocal_xml` takes its place"
-        + (", and `explain` shows which words each label read:" if _shows_words(results, paper) else "."),
-    ]
-    if _shows_words(results, paper):
-        lines += [
-            "",
-            "```python",
-            "import glocal_xml",
-            "",
-            'tagger = pipeline("extreme-multi-label-classification", model=name)',
-            'print(glocal_xml.explain(tagger.model, tagger.tokenizer, "The text to label", top_k=5).to_text())',
-            "```",
-        ]
-    return "\n".join(lines)
-
-
-def _data(results: dict[str, Any], settings: dict[str, Any]) -> str:
-    data, facts = settings["data"], results.get("data", {})
-    texts = facts.get("texts", {})
-    lines = []
-    for part in PARTS:
-        if part != "train" and part not in results:
-            continue
-        known = data[f"{part}_file"] or data["dataset_name"]
-        source = f"`{known}`" if known else "texts that were given in Python"
-        # Where nothing is said, a run holds out texts of its training file.
-        held_out = data["validation_size"] or (data["train_file"] and not data["dataset_name"])
-        if part == "validation" and not data["validation_file"] and held_out:
-            source = "held out of the training texts at random"
-        elif data.get(f"max_{part}_texts"):
-            source += f", at most {data[f'max_{part}_texts']:,} texts of it, drawn at random"
-        lines.append(f"- {part}: {source}" + (f" ({texts[part]:,} texts)" if part in texts else ""))
-    if facts:
-        bands = {**facts["bands"], "unseen": facts["bands"]["unseen"] - facts["evaluation_only"]}
-        counts = ", ".join(f"{count:,} with {band_limits(band)}" for band, count in bands.items() if count)
-        lines.append(f"- labels: {facts['labels']:,}; by training texts: {counts}")
-        if facts["evaluation_only"]:
-            lines.append(
-                f"- {facts['evaluation_only']:,} more labels occur in evaluation texts only: the model cannot predict "
-                "them, and the figures below count them as missed"
-            )
-    return "\n".join(lines)
-
-
-def _settings(results: dict[str, Any], settings: dict[str, Any]) -> str:
+def _recipe(settings: dict[str, Any]) -> str:
     recipe = {
         name: value
         for group in ("model", "data", "training")
@@ -230,59 +184,79 @@ def _settings(results: dict[str, Any], settings: dict[str, Any]) -> str:
     if recipe["model_type"] == TextExpertsConfig.model_type:
         # Both follow from there being no encoder.
         del recipe["model_type"], recipe["max_length"]
-    versions = dict(results["environment"])
-    machine, processes = versions.pop("machine"), versions.pop("processes")
-    files = settings["data"]["train_file"] or settings["data"]["dataset_name"]
-    return (
-        f"What decided the result{', as a recipe for `glocal-xml train`' if files else ''}:\n\n"
-        f"```yaml\n{yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)}```\n\n"
-        f"Versions: {', '.join(f'{package} {version}' for package, version in versions.items())}. "
-        f"Machine: {machine}; {processes} process{'es' if processes > 1 else ''}."
-    )
+    return yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
 
 
-def _limits(results: dict[str, Any], settings: dict[str, Any], paper: FamilyPaper | None) -> str:
-    data, training = settings["data"], settings["training"]
-    limits = []
-    if "test" not in results:
-        limits.append(
-            "There were no test texts: nothing here tells how good the model is on texts it was not chosen by."
-        )
-    else:
-        limits.append("Only the test texts above were tried: no other source, language, style or time.")
-    limits.append(
-        f"One run with one seed ({training['seed']}): how much the figures vary from seed to seed is not known."
-    )
-    if "training" not in results:
-        pass
-    elif "validation" not in results:
-        limits.append("There were no validation texts: the model is that of the last step, not of the best.")
-    elif training.get("save_strategy") not in (None, "no") and training["metric_for_best_model"]:
-        limits.append(
-            f"The checkpoint was chosen by `{training['metric_for_best_model']}` on the validation texts: their "
-            "figures are too good."
-        )
+def _sources(results: Results, data: dict[str, Any]) -> dict[str, str]:
+    """Where the texts of each part come from."""
+    sources = {}
+    for part in (part for part in _PARTS if part == "train" or part in results):
+        known = data[f"{part}_file"] or data["dataset_name"]
+        sources[part] = f"`{known}`" if known else "texts that were given in Python"
+        # Where nothing is said, a run holds out texts of its training file.
+        held_out = data["validation_size"] or (data["train_file"] and not data["dataset_name"])
+        if part == "validation" and not data["validation_file"] and held_out:
+            sources[part] = "held out of the training texts at random"
+        elif data.get(f"max_{part}_texts"):
+            sources[part] += f", at most {data[f'max_{part}_texts']:,} texts of it, drawn at random"
+    return sources
+
+
+def _tables(results: Results, measured: list[str]) -> dict[str, Any]:
+    """
+    Rows of tables, titles first: the metrics of every branch on every part, and macro averages by band on the last;
+    labels by their training texts; the final ranking and the branches that were better on test texts.
+    """
+    tables, bands, ahead, k = {}, [], [], None
+    for part in (part for part in _PARTS if part in results):
+        rows = results[part]
+        final = next(iter(rows.values()))
+        columns, k = _columns(final), _ranks(final)[-1]
+        tables[part] = [[f"{part} texts", *columns]]
+        tables[part] += [[row, *(percent(of.get(metric)) for metric in columns.values())] for row, of in rows.items()]
+        bands = [["training texts of the label", *rows]]
+        for title, suffix in [*((band_limits(band), f"_{band}") for band in BAND_LIMITS), ("all labels", "")]:
+            metrics = [f"macro_{measure}@{k}{suffix}" for measure in ("precision", "recall", "f1")]
+            if metrics[-1] in final:
+                bands.append([title, *(" / ".join(percent(of.get(each)) for each in metrics) for of in rows.values())])
     if "test" in results:
-        k = ranks(results["test"])[-1]
-        scores = {name: results["test"][name][f"precision@{k}"] for name in measured_branches(results)}
-        final = next(iter(scores))
-        ahead = [f"{name} ({percent(score)})" for name, score in scores.items() if score > scores[final]]
-        if ahead:
-            limits.append(
-                f"P@{k} on the test texts was better for {' and '.join(ahead)} alone than for {final} "
-                f"({percent(scores[final])}), which is what the model predicts."
-            )
-    limits.append(blend_limit(results))
-    if data["max_length"] and paper is not None:
-        rest = "only the experts read the rest" if experts_of_model(results) else "the rest is cut off"
-        limits.append(f"At most {data['max_length']} tokens of a text are read; {rest}.")
-    if _shows_words(results, paper):
-        limits.append("Attention tells which words a label read; it is no proof that they caused its score.")
-    limits.append("Speed in use, and bias against groups of people or topics were not measured.")
-    return "\n".join(f"- {limit}" for limit in limits)
+        scores = {row: results["test"][row][f"precision@{k}"] for row in measured}
+        best = [row for row in measured if row == measured[0] or scores[row] > scores[measured[0]]]
+        ahead = [f"{row} ({percent(scores[row])})" for row in best] if len(best) > 1 else []
+    counts = dict(results["data"]["bands"]) if "data" in results else {}
+    if counts:
+        counts["unseen"] -= results["data"]["evaluation_only"]
+    label_counts = [f"{count:,} with {band_limits(band)}" for band, count in counts.items() if count]
+    return {"tables": tables, "bands": bands, "k": k, "ahead": ahead, "label_counts": label_counts}
 
 
-def _shows_words(results: dict[str, Any], paper: FamilyPaper | None) -> bool:
-    if paper is None or paper.word_branches is None:
-        return False
-    return any(re.fullmatch(paper.word_branches, name) for name in branches_of_model(results))
+def _columns(metrics: dict[str, float]) -> dict[str, str]:
+    """Titles of the columns of a table of results, and the metrics below them."""
+    columns = {f"{title}@{k}": f"{name}@{k}" for title, name, least in _COLUMNS for k in _ranks(metrics) if k >= least}
+    return {title: metric for title, metric in columns.items() if metric in metrics}
+
+
+def _ranks(metrics: dict[str, float]) -> list[int]:
+    """The k of P@k and the others, ascending."""
+    return sorted(int(name.removeprefix("precision@")) for name in metrics if name.startswith("precision@"))
+
+
+def percent(value: float | None) -> str:
+    """A share as people read it."""
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def band_limits(band: str) -> str:
+    """Training texts of the labels of a band, in words."""
+    lowest, highest = BAND_LIMITS[band]
+    if lowest == highest:
+        return f"{lowest}"
+    return f"{lowest}-{highest}" if highest < float("inf") else f"{lowest} or more"
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as people say it: `1 h 24 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,6 +1,31 @@
-"""One run from files to results."""
+"""One run from files to results, as one call (`fit`, `run`) and as the steps that example scripts put together."""
 
+from .accelerate_loop import gather_rankings, prepare_loop
+from .experts import RunExperts, blend_of_run
 from .fit import fit
-from .run import run
+from .model import prepare_training
+from .model_of_run import model_of_run
+from .resume import LoopState, resumable
+from .run import run, start_logging, start_run
+from .run_data import RunData, load_data
+from .run_folder import clear_run_folder
+from .run_report import RunReport
 
-__all__ = ["fit", "run"]
+__all__ = [
+    "LoopState",
+    "RunData",
+    "RunExperts",
+    "RunReport",
+    "blend_of_run",
+    "clear_run_folder",
+    "fit",
+    "gather_rankings",
+    "load_data",
+    "model_of_run",
+    "prepare_loop",
+    "prepare_training",
+    "resumable",
+    "run",
+    "start_logging",
+    "start_run",
+]

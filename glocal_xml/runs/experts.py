@@ -59,8 +59,18 @@ def held_out_texts(num_texts: int) -> int | None:
 
 class RunExperts:
     """
-    Experts of one run. They are fitted before the heads are trained, so that a time budget knows what is left, and
-    given to the model after it, since training has no use for them.
+    The lexical expert and the memory of one run, fitted on its texts.
+
+    Training of the heads has no use for them: fit them after it, or, as a time budget wants it, before, and give them
+    to the model afterwards.
+
+    Args:
+        model_args: Which `experts` to fit.
+        data_args: Whether names of labels are texts too, and the file of these names.
+        args: The folder of the run, and its processes: the first fits the experts, the others read what it wrote.
+        texts: The parts of the data, as [`with_whole_texts`] returns them.
+        label_space: The labels.
+        tokenizer: The tokenizer.
     """
 
     def __init__(
@@ -81,7 +91,9 @@ class RunExperts:
         self._train: ExpertTexts | None = None
 
     def fit(self, model: XMTCPreTrainedModel) -> None:
-        """Fits the experts on the training texts and gives them to the model."""
+        """Fits the experts on the training texts, where there are any experts, and gives them to the model."""
+        if not self.names:
+            return
         started = time.time()
         train = self.texts["train"]
         rows, names = whole_rows(train), ([], [])
@@ -131,8 +143,8 @@ class RunExperts:
         logger.info("memory: %d texts added", len(rows))
 
     def refit(self, model: XMTCPreTrainedModel) -> None:
-        """Fits the experts once more, on training and validation texts."""
-        if self._train is None or "validation" not in self.texts:
+        """Fits the experts once more, on training and validation texts, unless `refit_experts` is off."""
+        if self._train is None or "validation" not in self.texts or not self.args.refit_experts:
             return
         self._fit(model, self._train.with_texts(self._held_out))
         logger.info("experts: fitted again with the %d held-out texts", len(self.texts["validation"]))

@@ -9,9 +9,10 @@ from typing import Any
 from datasets import Dataset
 from transformers import HfArgumentParser, pipeline
 
+from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.modeling import TASK, ExtremeMultiLabelPipeline
 from glocal_xml.modeling.text_windows import readable_text
-from glocal_xml.training.arguments import NO_ENCODER, DataArguments, ModelArguments, XMTCTrainingArguments
+from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 
 from .run import quieten, run
 

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelSpace, LabelTree
 from glocal_xml.modeling import (
     FAMILIES,
@@ -22,9 +23,10 @@ from glocal_xml.modeling import (
 from glocal_xml.modeling.encoder import position_limit
 from glocal_xml.modeling.start_model import make_config
 from glocal_xml.trained_model import check_vocabulary, load_trained_model, plain_model_errors
-from glocal_xml.training.arguments import NO_ENCODER, ModelArguments, XMTCTrainingArguments
+from glocal_xml.training.arguments import ModelArguments, XMTCTrainingArguments
+from glocal_xml.training.processes import check_processes
 
-from .prepare import encoder_path
+from .prepare import encoder_path, follow_validation, settle_metrics
 from .word_encoder import WORD_ENCODER, make_word_encoder
 
 # Rates of a pretrained encoder and of tables of labels (benchmarks/branches.py).
@@ -161,6 +163,35 @@ def default_rates(args: XMTCTrainingArguments, model: XMTCPreTrainedModel) -> No
     if not any(re.match(_LABEL_TABLES, name) for name in heads):
         del rates[_LABEL_TABLES]
     args.module_learning_rates = rates
+
+
+def prepare_training(
+    args: XMTCTrainingArguments,
+    model: XMTCPreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    label_space: LabelSpace,
+    *,
+    has_validation: bool,
+) -> None:
+    """
+    Completes what the arguments leave open (learning rates, ranks of metrics, when to evaluate and what is best),
+    freezes layers, and refuses what does not fit the model.
+
+    Args:
+        args: The arguments, which are changed.
+        model: The model to train.
+        tokenizer: Its tokenizer; `model_max_length` is how much of a text is read.
+        label_space: The labels.
+        has_validation: Whether there are validation texts. A run then evaluates whenever it saves.
+    """
+    check_length(model, tokenizer.model_max_length)
+    check_processes(model.config, args.world_size)
+    if warning := late_loss(model.config, args):
+        logger.warning(warning)
+    default_rates(args, model)
+    freeze_layers(model.encoder, args.frozen_layers)
+    follow_validation(args, has_validation)
+    settle_metrics(args, model, label_space)
 
 
 def freeze_layers(encoder: PreTrainedModel, number: int) -> None:

@@ -11,6 +11,7 @@ from huggingface_hub import snapshot_download
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import (
     LABEL_SPACE_FILES,
     LabelSpace,
@@ -26,7 +27,7 @@ from glocal_xml.modeling import (
 )
 from glocal_xml.pretrained import minilm_path
 from glocal_xml.trained_model import plain_model_errors, trained_config, trained_tokenizer
-from glocal_xml.training.arguments import NO_ENCODER, DataArguments, ModelArguments, XMTCTrainingArguments
+from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.rankings import FINAL, branch_metrics
 
 from .experts import held_out_texts

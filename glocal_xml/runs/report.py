@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
+from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelSpace
 from glocal_xml.modeling import WordLSTMConfig
 from glocal_xml.pretrained import MINILM_HUB_ID
-from glocal_xml.training.arguments import NO_ENCODER, DataArguments, ModelArguments, XMTCTrainingArguments
+from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.rankings import ranking_metrics
 
 

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,14 @@ PREDICTIONS_FILE = "predictions.jsonl"
 _RUN_FILES = (RESULTS_FILE, PREDICTIONS_FILE, "config.json", "model.safetensors", "trainer_state.json")
 
 
-def check_run_folder(folder: str, *, resume: str | None, overwrite: bool, model: str | None = None) -> str | None:
+def check_run_folder(
+    folder: str,
+    *,
+    resume: str | None,
+    overwrite: bool,
+    model: str | None = None,
+    find_last: Callable[[Path], str | None] = last_good_checkpoint,
+) -> str | None:
     """
     Refuses a folder that must not be written to, and returns the checkpoint to resume from, if any.
 
@@ -26,6 +33,7 @@ def check_run_folder(folder: str, *, resume: str | None, overwrite: bool, model:
         resume: `"last"` for the newest whole checkpoint in the folder, the path of a checkpoint, or `None`.
         overwrite: Whether a run that the folder holds is to be deleted.
         model: Folder of the model that the run starts from.
+        find_last: How to find the newest whole checkpoint.
     """
     path = Path(folder)
     if path.exists() and not path.is_dir():
@@ -33,7 +41,7 @@ def check_run_folder(folder: str, *, resume: str | None, overwrite: bool, model:
     if model is not None and path.resolve() in (Path(model).resolve(), *Path(model).resolve().parents):
         raise ValueError(f"The output folder {folder} holds the model {model} that is used; choose another one.")
     if resume is not None:
-        checkpoint = last_good_checkpoint(path) if resume == "last" else resume
+        checkpoint = find_last(path) if resume == "last" else resume
         reason = "" if resume == "last" else why_not_whole(checkpoint)
         if checkpoint is None or reason:
             raise ValueError(

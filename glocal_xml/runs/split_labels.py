@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed
 import torch.distributed.checkpoint as distributed_checkpoint
+from torch import nn
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from transformers import AutoModel, PreTrainedTokenizerBase
@@ -63,6 +64,11 @@ def start_split_model(
     if main_process:
         shutil.rmtree(folder)
     return model
+
+
+def is_split(model: nn.Module) -> bool:
+    """Whether every process holds a part of the labels of a model."""
+    return getattr(model, "is_distributed_loading_by_transformers", False)
 
 
 def load_split_model(folder: str, label_shards: int) -> XMTCPreTrainedModel:

@@ -1,9 +1,6 @@
 """The label tree of a run: built from the training texts or from label names, or read from a file."""
 
 import logging
-import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ from glocal_xml.data import LabelSpace, LabelTree, build_label_tree, label_featu
 from glocal_xml.data.label_features import label_features_from_embeddings
 from glocal_xml.modeling.encoder import position_limit
 from glocal_xml.trained_model import plain_model_errors
-from glocal_xml.training.arguments import ModelArguments
+from glocal_xml.training.arguments import ModelArguments, XMTCTrainingArguments
 
 from .prepare import encoder_path
 from .word_encoder import WORD_ENCODER
@@ -32,36 +29,30 @@ _EMBEDDED_AT_A_TIME = 64
 
 def tree_of_run(
     model_args: ModelArguments,
+    args: XMTCTrainingArguments,
     texts: dict[str, Any],
     label_space: LabelSpace,
-    folder: str | os.PathLike,
     *,
     resume: bool,
-    is_main_process: bool,
-    main_process_first: Callable[[], AbstractContextManager],
-    show_progress: bool,
 ) -> LabelTree | None:
     """
     The label tree that a run asks for, if any; one that was built is kept in the folder of the run.
 
     Args:
         model_args: Its `label_tree` are options to build it with, or the file of one that was built before.
+        args: The folder of the run, and its processes: the first builds the tree, the others read what it wrote.
         texts: The parts of the data; the tree is made of the training part.
         label_space: The labels.
-        folder: Folder of the run.
         resume: Whether the run resumes from a checkpoint, and so with the tree that it has.
-        is_main_process: Whether this process builds the tree; others read what it wrote.
-        main_process_first: Lets the others wait for it.
-        show_progress: Whether to show progress bars.
     """
-    wanted, path = model_args.label_tree, Path(folder, TREE_FILE)
+    wanted, path = model_args.label_tree, Path(args.output_dir, TREE_FILE)
     if wanted is None:
         return None
-    with main_process_first():
+    with args.main_process_first(desc="building the label tree"):
         if isinstance(wanted, str):
             tree = LabelTree.load(wanted)
-        elif is_main_process and not (resume and path.is_file()):
-            tree = _build(wanted, texts, label_space, model_args.encoder, show_progress)
+        elif args.process_index == 0 and not (resume and path.is_file()):
+            tree = _build(wanted, texts, label_space, model_args.encoder, not args.disable_tqdm)
             path.parent.mkdir(parents=True, exist_ok=True)
             tree.save(path)
         else:

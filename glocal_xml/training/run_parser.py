@@ -14,40 +14,10 @@ from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 
 # Levels of mappings and lists in a recipe.
 _DEEPEST = 20
-_DESCRIPTION = """Train, evaluate and predict; what is done follows from the files that are given.
-
-examples:
-  glocal-xml train --encoder minilm --minutes 10 --train_file train.jsonl --test_file test.jsonl
-  glocal-xml train --encoder minilm --num_train_epochs 3 --train_file train.jsonl --output_dir outputs/three-epochs
-  glocal-xml train --encoder none --train_file train.jsonl --output_dir outputs/linear
-  glocal-xml train examples/recipes/debtags/glocal_xml.yaml --num_train_epochs 1 --output_dir outputs/one-epoch
-  glocal-xml train --model outputs/tags --train_file more.jsonl --output_dir outputs/tags-further
-  glocal-xml train recipe.yaml --resume_from_checkpoint last"""
-
-
-class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows defaults, and descriptions as they are written."""
 
 
 class _RunParser(HfArgumentParser):
-    """Shows the options of this package before those of Trainer, and complains in one line."""
-
-    def __init__(self, prog: str | None):
-        super().__init__(
-            (ModelArguments, DataArguments, XMTCTrainingArguments),
-            prog=prog,
-            usage="%(prog)s [RECIPE.yaml] [OPTIONS]",
-            description=_DESCRIPTION,
-            formatter_class=_HelpFormatter,
-            allow_abbrev=False,
-        )
-        # Options cannot be moved to another group of the help in a public way.
-        training = self._action_groups[-1]
-        inherited = self.add_argument_group("training, as Transformers' Trainer documents it")
-        own = XMTCTrainingArguments.__dict__["__annotations__"]
-        for action in [action for action in training._group_actions if action.dest not in own]:
-            training._group_actions.remove(action)
-            inherited._group_actions.append(action)
+    """Complains in one line; its help has all arguments of Trainer."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; see `{self.prog} --help`")
@@ -66,7 +36,13 @@ def parse_arguments(
         argv: The recipe and the flags.
         prog: What help and errors call the command; the name of the script by default.
     """
-    parser = _RunParser(prog)
+    parser = _RunParser(
+        (ModelArguments, DataArguments, XMTCTrainingArguments),
+        prog=prog,
+        usage="%(prog)s [RECIPE.yaml] [OPTIONS]",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
     known = [item.name for kind in parser.dataclass_types for item in fields(kind) if item.init]
     if argv and argv[0].endswith((".yaml", ".yml")):
         recipe = read_recipe(argv[0])

@@ -26,10 +26,9 @@ from .arguments import XMTCTrainingArguments
 from .callbacks import EpochStarter, RunReporter, TrainingFacts
 from .collapse import CollapseWatch
 from .gradient_clipping import clip_gradients
-from .parameter_groups import parameter_groups
+from .optimizer import create_optimizer
 from .processes import check_processes
 from .rankings import FINAL, branch_metrics, final_name, rankings
-from .rowwise_adamw import for_sparse_tables
 from .time_budget import TimeBudget
 from .trainer_card import results_of_trainer
 from .whole_checkpoints import check_loss, write_manifest
@@ -117,15 +116,7 @@ class XMTCTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             model = self.model if model is None else model
-            groups = parameter_groups(
-                model,
-                learning_rate=self.args.learning_rate,
-                module_learning_rates=self.args.module_learning_rates,
-                weight_decay=self.args.weight_decay,
-                decayed=set(self.get_decay_parameter_names(model)),
-            )
-            optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, model)
-            self.optimizer = for_sparse_tables(optimizer_class, model, self.args.weight_decay)(groups, **options)
+            self.optimizer = create_optimizer(model, self.args, self.get_decay_parameter_names(model))
         return self.optimizer
 
     def compute_loss(
@@ -232,6 +223,10 @@ class XMTCTrainer(Trainer):
             self.collapse_watch.look(best, evaluation.label_ids, self.state.epoch or 0.0)
         return branch_metrics(evaluation.predictions, evaluation.label_ids, self.label_space, self.args)
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As `Trainer` does it, but never to the Hub: `push_to_hub` is for that, when results are known."""
+        super().save_model(output_dir, _internal_call=True)
+
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         check_finite(self.model)
         super()._save(output_dir, state_dict)
@@ -291,8 +286,7 @@ class XMTCTrainer(Trainer):
         token = self.args.hub_token if token is None else token
         if self.hub_model_id is None:
             self.init_hf_repo(token=token)
-        # `save_model` on its own would push, in a way of its own.
-        self.save_model(_internal_call=True)
+        self.save_model()
         if not self.is_world_process_zero():
             return None
         self.create_model_card(**kwargs)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.configuration_utils import PreTrainedConfig
 
-from glocal_xml.hub.expert_papers import EXPERT_PAPERS
+from glocal_xml.hub.papers import EXPERT_PAPERS
 from glocal_xml.modeling import XMTCConfig
 
 from .arguments import DataArguments, ModelArguments

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from glocal_xml.analysis import main
 from glocal_xml.analysis import points as analysis_points
 from glocal_xml.cli import main as command
+from glocal_xml.cli.analyse import main
 
 
 @pytest.fixture(scope="module")

@@ -86,9 +86,9 @@ def test_mistakes_are_named(model_folder, text_file, tmp_path, capsys):
     for arguments, message in {
         ("missing.jsonl",): "missing.jsonl does not exist",
         (model_folder,): "is a folder, not a file",
-        (test_file, "--metric_at", "1"): "did you mean metrics_at?",
+        (test_file, "--metric_at", "1"): "did you mean --metrics_at?",
         (test_file, "--metrics_at", "one"): "invalid int value: 'one'; see `glocal-xml evaluate --help`",
-        (test_file, "--train_file", test_file): "evaluate trains nothing",
+        (test_file, "--train_file", test_file): "unrecognized arguments: --train_file",
         (test_file, "--labels_column", "tags"): "missing field 'tags'",
     }.items():
         assert main(["evaluate", model_folder, *arguments]) == 2

@@ -64,7 +64,7 @@ def test_new_texts_with_new_labels_are_found_at_once(folder, tmp_path, capsys, c
     file = tmp_path / "more.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in more), encoding="utf-8")
     output = tmp_path / "changed"
-    command = ["memory", folder, "--add", str(file), "--output", str(output)]
+    command = ["memory", folder, "--add", str(file), "--output_dir", str(output)]
     assert main(command) == 0
     assert "2 texts added, 1 labels of them new" in caplog.text
     assert "66 texts and 0 names of labels; 9 of 9 labels" in capsys.readouterr().out
@@ -95,7 +95,7 @@ def test_texts_are_forgotten(folder, tmp_path, capsys, caplog):
     numbers = tmp_path / "numbers.txt"
     numbers.write_text("3\n\n4\n999\n", encoding="utf-8")
     output = tmp_path / "changed"
-    assert main(["memory", folder, "--remove", str(numbers), "--output", str(output)]) == 0
+    assert main(["memory", folder, "--remove", str(numbers), "--output_dir", str(output)]) == 0
     assert "2 texts removed, of 3 numbers given" in caplog.text
     assert [row["number"] for row in listed(output, capsys)] == [i for i in range(64) if i not in (3, 4)]
     assert LabelSpace.load(output) == LabelSpace.load(folder)
@@ -104,10 +104,10 @@ def test_texts_are_forgotten(folder, tmp_path, capsys, caplog):
 def test_mistakes_are_one_line(folder, model_folder, tmp_path, capsys):
     numbers = tmp_path / "numbers.txt"
     numbers.write_text("3\nfour\n", encoding="utf-8")
-    output = ["--output", str(tmp_path / "changed")]
+    output = ["--output_dir", str(tmp_path / "changed")]
     for command, message in [
         ([folder, "--remove", str(numbers), *output], "line 2: 'four' must be the number"),
-        ([folder, "--remove", str(numbers)], "need `--output FOLDER`"),
+        ([folder, "--remove", str(numbers)], "need `--output_dir FOLDER`"),
         ([folder, *output], "give `--add FILE`"),
         ([model_folder], "has no memory of texts"),
         ([folder, "--add", str(tmp_path / "none.jsonl"), *output], "none.jsonl"),

@@ -213,8 +213,8 @@ def test_mistakes_are_named(member, text_file, tmp_path):
         (*both, *data[2:]): "Nothing to do",
         (*both, *data, "--candidates", "3"): "`candidates` is 3, but 8 labels",
         (*both, *data, "--top_k", "0"): "`top_k` must be at least 1",
-        (*both, *data, "--encoder", "minilm"): "leave out encoder",
-        (*both, *data, "--streaming", "true"): "leave out streaming",
+        (*both, *data, "--encoder", "minilm"): "unrecognized arguments: --encoder",
+        (*both, *data, "--streaming", "true"): "unrecognized arguments: --streaming",
         (*both, *data, "--output_dir", second, "--overwrite_output", "true"): "holds the model",
     }.items():
         with pytest.raises(ValueError, match=message):

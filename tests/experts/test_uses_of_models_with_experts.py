@@ -32,7 +32,7 @@ def test_export_says_what_to_do(tmp_path, capsys):
         exported(make_model("glocal_xml"))
     with pytest.raises(ValueError, match="without an encoder"):
         exported(make_model(TEXT_EXPERTS))
-    assert main(["export", saved("glocal_xml", tmp_path / "m"), "--output", str(tmp_path / "program")]) == 2
+    assert main(["export", saved("glocal_xml", tmp_path / "m"), "--output_dir", str(tmp_path / "program")]) == 2
     assert "use the pipeline" in capsys.readouterr().err
 
 

@@ -159,7 +159,7 @@ def test_the_command_writes_all_that_is_needed(tokenizer, tmp_path, capsys):
     model.set_label_names([f"label {i}" for i in range(NUM_LABELS)])
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    command = ["export", str(tmp_path / "model"), "--output", str(tmp_path / "program")]
+    command = ["export", str(tmp_path / "model"), "--output_dir", str(tmp_path / "program")]
     assert main(command) == 0
     batch = make_batch(model)
     program = torch.export.load(tmp_path / "program" / "model.pt2").module()

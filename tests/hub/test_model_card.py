@@ -14,8 +14,8 @@ from huggingface_hub.utils import validate_repo_id
 from glocal_xml.cli import main as command
 from glocal_xml.cli.train import main
 from glocal_xml.hub import card_of_run, render_model_card
-from glocal_xml.hub.family_papers import FAMILY_PAPERS
 from glocal_xml.hub.model_card import card_name
+from glocal_xml.hub.papers import FAMILY_PAPERS
 from glocal_xml.hub.run_files import CARD_MARK, write_card
 from glocal_xml.modeling import FAMILIES
 from glocal_xml.runs.run_folder import clear_run_folder
@@ -316,13 +316,16 @@ def test_a_readme_of_a_person_stays(tmp_path):
     assert not path.exists()
 
 
-def test_every_family_has_its_paper():
-    assert {config.model_type for config in FAMILIES} <= FAMILY_PAPERS.keys()
-    for model_type, paper in FAMILY_PAPERS.items():
-        entry = paper.bibtex(model_type)
-        assert entry.count("{") == entry.count("}") and paper.title in entry
-        assert paper.url is None or (paper.url in entry and paper.url in paper.reference())
-        assert "None" not in entry + paper.reference()
+@pytest.mark.parametrize("model_type", sorted(config.model_type for config in FAMILIES))
+def test_every_family_has_its_paper(model_type, debtags):
+    debtags["settings"]["model"]["model_type"] = model_type
+    card, paper = render_model_card(debtags, name="debtags"), FAMILY_PAPERS[model_type]
+    (entry,) = code_blocks(card, "bibtex")
+    assert entry.startswith("@") and entry.count("{") == entry.count("}") and f"title = {{{{{paper.title}}}}}" in entry
+    reference = card.split("Paper: ")[1].split(". The model was")[0]
+    assert paper.title in reference and paper.venue in reference
+    assert paper.url is None or (paper.url in entry and paper.url in reference)
+    assert "None" not in entry + reference
 
 
 def test_kept_cards_are_those_of_the_kept_results():

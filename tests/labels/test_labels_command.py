@@ -27,7 +27,7 @@ def test_edit_then_train_further(trained, tmp_path, caplog):
     (tmp_path / "rename.tsv").write_text("is dog\tis hound\n\n", encoding="utf-8")
     edits = [f(name) for name in ("add", "remove") for f in (lambda n: f"--{n}", lambda n: str(tmp_path / f"{n}.txt"))]
     edited = tmp_path / "edited"
-    command = ["labels", str(trained), *edits, "--rename", str(tmp_path / "rename.tsv"), "--output", str(edited)]
+    command = ["labels", str(trained), *edits, "--rename", str(tmp_path / "rename.tsv"), "--output_dir", str(edited)]
     assert main(command) == 0
     assert "'is queen' starts as 'is" in caplog.text
     after = LabelSpace.load(edited)
@@ -56,7 +56,7 @@ def test_edit_then_train_further(trained, tmp_path, caplog):
 
 def test_mistakes_are_one_line(trained, tmp_path, capsys):
     (tmp_path / "rename.tsv").write_text("is dog is hound\n", encoding="utf-8")
-    command = ["labels", str(trained), "--output", str(tmp_path / "edited")]
+    command = ["labels", str(trained), "--output_dir", str(tmp_path / "edited")]
     assert main([*command, "--rename", str(tmp_path / "rename.tsv")]) == 2
     assert "line 1: 'is dog is hound' must be" in capsys.readouterr().err
     assert main(command) == 2

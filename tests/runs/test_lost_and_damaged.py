@@ -168,7 +168,7 @@ def test_the_loop_without_trainer_loads_no_pickle(flags, tmp_path, caplog):
         (state / name).unlink() if content is None else (state / name).write_bytes(content)
     write_manifest(state)
     (state / "optimizer.bin").write_bytes(b"")
-    with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="no whole state"):
+    with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="No complete checkpoint"):
         loop.main([*main_of_loop, "--resume_from_checkpoint", "last"])
     assert "optimizer.bin was changed or is damaged" in caplog.text
 

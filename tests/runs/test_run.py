@@ -21,6 +21,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml.cli.train import main
 from glocal_xml.modeling import GlocalXMLForMultiLabel, MEXMLForMultiLabel
+from glocal_xml.runs import LoopState
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RESUME = ("--resume_from_checkpoint", "last")
@@ -47,6 +48,16 @@ def weights(folder):
 def assert_same_weights(first, second):
     for name, value in weights(first).items():
         assert torch.equal(value, weights(second)[name]), name
+
+
+def write_renamed(path, flags):
+    """The training file of some flags with one label renamed."""
+    texts = Path(flags[flags.index("--train_file") + 1]).read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in texts.splitlines()]
+    first = rows[0]["labels"][0]
+    lines = ({**row, "labels": ["new" if name == first else name for name in row["labels"]]} for row in rows)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return str(path)
 
 
 def test_trains_evaluates_and_predicts(flags, tmp_path, caplog):
@@ -103,14 +114,9 @@ def test_same_seed_same_weights_and_resume_is_exact(flags, tmp_path):
     (cut / "checkpoint-35" / "trainer_state.json").unlink()
     with pytest.raises(ValueError, match="holds another run"):
         main([*flags, *steps, "--output_dir", str(cut)])
-    renamed = tmp_path / "renamed.jsonl"
-    texts = Path(flags[flags.index("--train_file") + 1]).read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in texts.splitlines()]
-    first = rows[0]["labels"][0]
-    lines = ({**row, "labels": ["new" if name == first else name for name in row["labels"]]} for row in rows)
-    renamed.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    renamed = write_renamed(tmp_path / "renamed.jsonl", flags)
     with pytest.raises(ValueError, match="labels of the training texts are not those of"):
-        main([*flags, *steps, *("--train_file", str(renamed), "--output_dir", str(cut)), *RESUME])
+        main([*flags, *steps, *("--train_file", renamed, "--output_dir", str(cut)), *RESUME])
     main([*flags, *steps, "--output_dir", str(cut), *RESUME])
     assert_same_weights(tmp_path / "run", cut)
 
@@ -298,11 +304,11 @@ def test_own_loop(flags, tmp_path):
     assert whole.returncode == 0, whole.stderr
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["test"]["blend"]["precision@1"] > 0.25 and results["blend"]["texts"] == 0
-    assert set(results["test"]) == {"blend", "global", "local", "lexical", "memory"}
+    assert set(results["test"]) == {"blend", "global", "local", "lexical", "memory", "label frequency"}
     assert {"lexical", "memory"} == set(AutoModel.from_pretrained(tmp_path / "run").text_experts())
     assert len((tmp_path / "run" / "predictions.jsonl").read_text().splitlines()) == 16
     refused = run_script("run_xmtc_no_trainer.py", loop)
-    assert refused.returncode == 1 and "holds another run" in refused.stderr
+    assert refused.returncode == 2 and "holds another run" in refused.stderr
 
 
 def load_own_loop():
@@ -312,23 +318,27 @@ def load_own_loop():
     return own_loop
 
 
-def test_own_loop_resumes_exactly(flags, tmp_path, monkeypatch):
+def test_own_loop_resumes_exactly(flags, tmp_path, monkeypatch, caplog):
     own_loop = load_own_loop()
     loop = [*flags, "--num_train_epochs", "3"]
     own_loop.main(loop)
-    save_state, saved = own_loop.save_state, []
+    save, saved = LoopState.save, []
 
     def killed_after_one_epoch(*arguments):
-        save_state(*arguments)
+        save(*arguments)
         saved.append(1)
         raise KeyboardInterrupt
 
     again = [*loop, "--output_dir", str(tmp_path / "again")]
-    monkeypatch.setattr(own_loop, "save_state", killed_after_one_epoch)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(LoopState, "save", killed_after_one_epoch)
+    with pytest.raises(SystemExit) as ended:
         own_loop.main(again)
-    monkeypatch.setattr(own_loop, "save_state", save_state)
-    own_loop.main([*again, "--resume_from_checkpoint", "last"])
+    assert ended.value.code == 130 and "`--resume_from_checkpoint last` resumes from it" in caplog.text
+    monkeypatch.setattr(LoopState, "save", save)
+    renamed = write_renamed(tmp_path / "renamed.jsonl", loop)
+    with pytest.raises(ValueError, match="labels of the training texts are not those of"):
+        own_loop.main([*again, *RESUME, "--train_file", renamed])
+    own_loop.main([*again, *RESUME])
     assert saved == [1]
     assert_same_weights(tmp_path / "run", tmp_path / "again")
 
@@ -378,7 +388,7 @@ def test_split_labels_are_refused_where_they_cannot_be(flags):
 
 def test_own_loop_refuses_what_it_does_not_do(flags):
     refused = run_script("run_xmtc_no_trainer.py", [*flags, "--streaming", "true", "--max_steps", "3"])
-    assert refused.returncode == 1 and "--streaming, --max_steps" in refused.stderr
+    assert refused.returncode == 2 and "--streaming, --max_steps" in refused.stderr
 
 
 def test_diversity_loss_sets_in_and_a_resumed_run_keeps_it(flags, tmp_path, caplog):

@@ -1,8 +1,14 @@
 import logging
+from dataclasses import fields
 
 import pytest
 
-from glocal_xml.training import parse_arguments
+from glocal_xml.arguments import DataArguments, ModelArguments, TrainingOptions
+from glocal_xml.cli.command_parser import add_fields, command_parser, given
+from glocal_xml.experts.fit import EXPERTS
+from glocal_xml.modeling import FAMILIES
+from glocal_xml.modeling.configuration_base import F_KINDS
+from glocal_xml.training import XMTCTrainingArguments, parse_arguments
 
 RECIPE = """
 encoder: some/encoder
@@ -90,3 +96,31 @@ def test_checkpoints_are_not_pushed(tmp_path):
     """They hold pickled arguments, and these the token."""
     with pytest.raises(ValueError, match="`hub_strategy` must be end, got 'every_save'"):
         parse_arguments(["--output_dir", str(tmp_path), "--hub_strategy", "every_save"])
+
+
+def test_help_names_what_there_is():
+    """The plain dataclasses cannot ask the models, which take seconds to import."""
+    told = {field.name: field.metadata["help"] for kind in (ModelArguments, TrainingOptions) for field in fields(kind)}
+    assert all(family.model_type in told["model_type"] for family in FAMILIES)
+    assert all(f"`{name}`" in told["experts"] for name in EXPERTS) and ModelArguments().experts == list(EXPERTS)
+    assert all(kind in told["threshold_f"] for kind in F_KINDS)
+
+
+def test_flags_of_commands_are_read_as_those_of_a_run(tmp_path):
+    """Commands that build dataclasses from flags of their own, and `train`, which leaves it to Transformers."""
+    flags = [
+        *("--metrics_at", "5", "1", "--use_cpu", "--blend", "false", "--propensity_a", "0.6", "--max_length", "7"),
+        *("--module_learning_rates", '{"encoder": 0.1}', "--label_delimiter", ";", "--output_dir", str(tmp_path)),
+    ]
+    parser = command_parser("evaluate", "", [])
+    for kind in (DataArguments, TrainingOptions):
+        add_fields(parser, kind)
+    args = parser.parse_args(flags)
+    _, data_args, run_args = parse_arguments(flags)
+    assert given(DataArguments, args) == data_args
+    own = given(XMTCTrainingArguments, args)
+    assert {field.name: getattr(own, field.name) for field in fields(TrainingOptions)} == {
+        field.name: getattr(run_args, field.name) for field in fields(TrainingOptions)
+    }
+    with pytest.raises(ValueError, match="must be true or false, got 'perhaps'"):
+        parser.parse_args(["--blend", "perhaps"])

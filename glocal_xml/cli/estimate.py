@@ -1,58 +1,40 @@
-"""The command `glocal-xml estimate`: what a run would take, before anything is allocated."""
+"""`glocal-xml estimate`: what a run would take, before anything is allocated."""
 
 import argparse
 import json
-from typing import Any
-
-import numpy as np
-import psutil
+from typing import TYPE_CHECKING, Any
 
 from glocal_xml.atomic_file import write_atomically
-from glocal_xml.runs.prepare import check_arguments, load_texts, load_tokenizer, trained_label_space
-from glocal_xml.runs.run import quieten
-from glocal_xml.training import DataArguments, ModelArguments, parse_arguments
 
-from .estimate import Estimate, estimate_run
-from .planned_model import check_encoder
-from .proposals import Plan, Proposal, proposals
-from .workload import Workload, measured_workload
+from .command_parser import CommandParser, command_parser
 
-USAGE = """usage: glocal-xml estimate [RECIPE.yaml] [OPTIONS]
-
-Prints what `glocal-xml train` would take with the same recipe and options: parameters, memory by part and at its peak,
-products of a step, and a guess of the time on this machine. Where the memory does not suffice, it proposes settings
-that fit. Nothing large is allocated: the model has shapes only, and parts of it are run in miniature for some seconds
-to see how fast the machine is. For training in single precision on CPUs, in one process.
-
-options:
-  --memory_gb N        gigabytes (of 10^9 bytes) that must suffice; default: what is free
-  --num_labels N       instead of a training file: the number of labels
-  --num_texts N        and of training texts (default 100000), all of which have --max_length tokens
-  --labels_per_text N  and labels of a text (default 5)
-  --output FILE        write all figures as JSON
-
-All other options are those of `glocal-xml train --help`. With a training file, texts and labels are counted as in
-training. What a label tree takes to be built is not part of it. word_lstm and static negatives are refused: what they
-take is not known. With level_epochs, all epochs are taken for those of the last level.
-
-examples:
-  glocal-xml estimate examples/recipes/debtags/glocal_xml.yaml --per_device_train_batch_size 64
-  glocal-xml estimate --encoder minilm --num_labels 500000 --max_length 128 --label_tree '{}' --memory_gb 16
-"""
+if TYPE_CHECKING:
+    from glocal_xml.estimate import Estimate, Workload
+    from glocal_xml.estimate.proposals import Plan, Proposal
+    from glocal_xml.training import DataArguments, ModelArguments
 
 _GB = 1e9
 
 
-def main(argv: list[str]) -> Estimate | None:
+def main(argv: list[str]) -> "Estimate | None":
     """Prints the estimate that the arguments ask for, and returns it."""
-    if not argv or any(argument in ("-h", "--help") for argument in argv):
-        print(USAGE, end="")
+    parser = _parser()
+    own, train_argv = parser.parse_known_args(argv)
+    if not argv:
+        parser.print_help()
         return None
+    # What follows takes seconds, which the help need not.
+    import psutil
+
+    from glocal_xml.estimate import estimate_run
+    from glocal_xml.estimate.proposals import Plan, proposals
+    from glocal_xml.runs.run import quieten
+    from glocal_xml.training import parse_arguments
+
     # Before anything is read or run: what the packages alone take.
     process = psutil.Process().memory_info().rss
     limit = psutil.virtual_memory().available + process
-    own, train_argv = _parser().parse_known_args(argv)
-    model_args, data_args, args = parse_arguments(train_argv)
+    model_args, data_args, args = parse_arguments(train_argv, prog=parser.prog)
     quieten(args)
     limit = limit if own.memory_gb is None else int(own.memory_gb * _GB)
     plan = Plan(model_args, args, read_workload(own, model_args, data_args, args.seed))
@@ -66,9 +48,16 @@ def main(argv: list[str]) -> Estimate | None:
 
 
 def read_workload(
-    own: argparse.Namespace, model_args: ModelArguments, data_args: DataArguments, seed: int
-) -> Workload:
+    own: argparse.Namespace, model_args: "ModelArguments", data_args: "DataArguments", seed: int
+) -> "Workload":
     """The workload of the training file, or the one that numbers describe."""
+    import numpy as np
+
+    from glocal_xml.estimate import Workload
+    from glocal_xml.estimate.planned_model import check_encoder
+    from glocal_xml.estimate.workload import measured_workload
+    from glocal_xml.runs.prepare import check_arguments, load_texts, load_tokenizer, trained_label_space
+
     has_data = data_args.train_file is not None or data_args.dataset_name is not None
     if has_data == (own.num_labels is not None):
         raise ValueError("Pass either training texts (`--train_file`, a recipe) or `--num_labels`.")
@@ -89,7 +78,7 @@ def read_workload(
     )
 
 
-def render(estimate: Estimate, plan: Plan, limit: int, found: list[Proposal]) -> str:
+def render(estimate: "Estimate", plan: "Plan", limit: int, found: "list[Proposal]") -> str:
     """The estimate as a page of text."""
     costs, memory, workload = estimate.costs, estimate.costs.memory, plan.workload
     lines = [
@@ -130,13 +119,40 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="glocal-xml estimate", usage="%(prog)s [RECIPE.yaml] [OPTIONS]", add_help=False, allow_abbrev=False
+def _parser() -> CommandParser:
+    parser = command_parser(
+        "estimate",
+        "What `glocal-xml train` would take with the same recipe and options: parameters, memory by part and at "
+        "its peak, products of a step, and a guess of the time on this machine. Where the memory does not suffice, "
+        "it proposes settings that fit. Nothing large is allocated: the model has shapes only, and parts of it are "
+        "run in miniature for some seconds to see how fast the machine is. For training in single precision on "
+        "CPUs, in one process.\n\n"
+        "All other options are those of `glocal-xml train --help`. With a training file, texts and labels are "
+        "counted as in training. What a label tree takes to be built is not part of it. word_lstm and static "
+        "negatives are refused: what they take is not known. With level_epochs, all epochs are taken for those of "
+        "the last level.",
+        [
+            "estimate examples/recipes/debtags/glocal_xml.yaml --per_device_train_batch_size 64",
+            "estimate --encoder minilm --num_labels 500000 --max_length 128 --label_tree '{}' --memory_gb 16",
+        ],
+        usage="%(prog)s [RECIPE.yaml] [OPTIONS]",
     )
-    parser.add_argument("--memory_gb", type=float)
-    parser.add_argument("--num_labels", type=int)
-    parser.add_argument("--num_texts", type=int, default=100_000)
-    parser.add_argument("--labels_per_text", type=float, default=5.0)
-    parser.add_argument("--output")
+    parser.add_argument(
+        "--memory_gb",
+        type=float,
+        metavar="N",
+        help="gigabytes (10^9 bytes) that must suffice; default: what is free",
+    )
+    parser.add_argument("--num_labels", type=int, metavar="N", help="instead of a training file: the number of labels")
+    parser.add_argument(
+        "--num_texts",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="and of training texts, all of which have --max_length tokens (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--labels_per_text", type=float, default=5.0, metavar="N", help="and labels of a text (default: 5)"
+    )
+    parser.add_argument("--output", metavar="FILE", help="write all figures as JSON")
     return parser

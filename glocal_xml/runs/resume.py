@@ -1,0 +1,179 @@
+"""Interrupted runs: how a user hears to resume one, and the states that a training loop of one's own resumes from."""
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import AutoModel, PreTrainedTokenizerBase
+
+from glocal_xml.data import LabelSpace
+from glocal_xml.interruption import terminated_like_ctrl_c
+from glocal_xml.json_text import json_text, read_json_object
+from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.training.whole_checkpoints import last_good_checkpoint, why_not_whole, write_manifest
+
+from .split_labels import is_split, load_split_model, load_split_state, save_split_state
+
+logger = logging.getLogger("glocal_xml")
+
+STATE_FOLDER = "state"
+_PROGRESS = "progress.json"
+
+
+@contextmanager
+def resumable(output_dir: str | os.PathLike) -> Iterator[None]:
+    """
+    Training within the block may be interrupted by Ctrl-C or SIGTERM: the log then says how to resume it, and the
+    process ends with exit code 130.
+
+    Args:
+        output_dir: Folder of the run, with the checkpoints of `XMTCTrainer` or the states of a [`LoopState`].
+    """
+    try:
+        with terminated_like_ctrl_c():
+            yield
+    except KeyboardInterrupt:
+        last = last_good_checkpoint(output_dir) or last_state(output_dir)
+        logger.warning(
+            "Interrupted. %s",
+            f"The last checkpoint is {last}; the same command with `--resume_from_checkpoint last` resumes from it."
+            if last
+            else "No checkpoint had been written yet; smaller `--save_steps` with `--save_strategy steps` write more.",
+        )
+        raise SystemExit(130) from None
+    except UnpicklingError as error:
+        # Checkpoints hold numbers; anything else in their files is refused, not run.
+        raise ValueError(
+            f"The checkpoint of {output_dir} cannot be resumed from: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def last_state(output_dir: str | os.PathLike) -> str | None:
+    """The newest complete state that a [`LoopState`] has written; a warning names a newer one that is damaged."""
+    folder = os.path.join(output_dir, STATE_FOLDER)
+    for candidate in filter(os.path.exists, (folder, f"{folder}.old")):
+        if (reason := why_not_whole(candidate, needed=(_PROGRESS,))) is None:
+            return candidate
+        logger.warning("%s is skipped: %s.", candidate, reason)
+    return None
+
+
+class LoopState:
+    """
+    What a training loop with Accelerate resumes from, in the folder `state` of its run: weights, optimiser, schedule,
+    random numbers and progress; and beside it, in `state.best`, the best model so far. At every moment complete ones
+    are on the disk, and reading them runs no code that they may hold. All processes call the methods together.
+
+    Args:
+        accelerator: What has prepared model and optimiser.
+        output_dir: Folder of the run.
+        model: The model, as prepared.
+        optimizer: Its optimiser, as prepared.
+        schedule: The learning rates; not prepared.
+        tokenizer: The tokenizer, which is saved with the best model.
+        label_space: The labels; a run with others must not resume from the state.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        output_dir: str | os.PathLike,
+        model: torch.nn.Module,
+        optimizer: Any,
+        schedule: LRScheduler,
+        tokenizer: PreTrainedTokenizerBase,
+        label_space: LabelSpace,
+    ):
+        self.accelerator, self.output_dir, self.model = accelerator, output_dir, model
+        self.schedule, self.tokenizer, self.label_space = schedule, tokenizer, label_space
+        self.folder = os.path.join(output_dir, STATE_FOLDER)
+        self.best_folder = f"{self.folder}.best"
+        unwrapped = accelerator.unwrap_model(model)
+        self._split = (unwrapped, optimizer.optimizer) if is_split(unwrapped) else None
+
+    def save(self, progress: dict[str, Any]) -> None:
+        """Replaces the state by that of now, with `progress`, which must fit into JSON."""
+        new = f"{self.folder}.new"
+        if self.accelerator.is_main_process:
+            shutil.rmtree(new, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        if self._split:
+            save_split_state(new, *self._split)
+        else:
+            self.accelerator.save_state(new)
+        self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            # The schedule as JSON: Accelerate would pickle it, and a pickle may run anything when it is read.
+            progress = progress | {"schedule": self.schedule.state_dict()}
+            Path(new, _PROGRESS).write_text(json_text(progress), encoding="utf-8")
+            self.label_space.save(new)
+            write_manifest(new)
+            _put_in_place(self.folder)
+        self.accelerator.wait_for_everyone()
+
+    def load(self, checkpoint: str) -> dict[str, Any]:
+        """Puts everything back to how it was, and returns the progress that was saved with it."""
+        if self._split:
+            load_split_state(checkpoint, *self._split)
+        else:
+            try:
+                self.accelerator.load_state(checkpoint)
+            except (RuntimeError, UnpicklingError) as error:
+                # Anything but tensors and numbers is refused, not run.
+                raise ValueError(f"{checkpoint} cannot be resumed from: {error}") from error
+        progress = read_json_object(Path(checkpoint, _PROGRESS))
+        self.schedule.load_state_dict(progress.pop("schedule"))
+        return progress
+
+    def save_best(self) -> None:
+        """
+        Keeps the model of now as the best. Not in the folder of the run, where experts will join it: training could
+        not resume from there.
+        """
+        new, is_main = f"{self.best_folder}.new", self.accelerator.is_main_process
+        # Where FSDP has split the weights, all processes bring theirs together; split labels do it as they are saved.
+        weights = None if self._split else self.accelerator.get_state_dict(self.model)
+        self.accelerator.unwrap_model(self.model).save_pretrained(new, is_main_process=is_main, state_dict=weights)
+        self.accelerator.wait_for_everyone()
+        if is_main:
+            self.tokenizer.save_pretrained(new)
+            self.label_space.save(new)
+            _put_in_place(self.best_folder)
+
+    def load_best(self) -> XMTCPreTrainedModel:
+        """The best model, on the device of this process; with its part of the labels where these are split."""
+        self.accelerator.wait_for_everyone()
+        if self._split:
+            return load_split_model(self.best_folder, self.accelerator.num_processes)
+        return AutoModel.from_pretrained(self.best_folder).to(self.accelerator.device)
+
+    def finish(self, best: XMTCPreTrainedModel) -> None:
+        """
+        Saves the best model to the folder of the run, and deletes what interrupted processes may have left.
+
+        Args:
+            best: What [`load_best`] gave, since then with experts and a blend; without them where labels are split.
+        """
+        if self.accelerator.is_main_process:
+            shutil.copytree(self.best_folder, self.output_dir, dirs_exist_ok=True)
+            if not self._split:
+                best.save_pretrained(self.output_dir)
+            for name in (".new", ".old", ".best.new", ".best.old", ".start"):
+                shutil.rmtree(f"{self.folder}{name}", ignore_errors=True)
+
+
+def _put_in_place(folder: str) -> None:
+    """Makes the folder of `folder.new`; the one before is deleted when that is done."""
+    if os.path.exists(folder):
+        shutil.rmtree(f"{folder}.old", ignore_errors=True)
+        os.rename(folder, f"{folder}.old")
+    os.rename(f"{folder}.new", folder)
+    shutil.rmtree(f"{folder}.old", ignore_errors=True)
