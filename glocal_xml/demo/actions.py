@@ -88,6 +88,8 @@ class Actions:
 
     def show_tagged_file(self, *request: Any) -> Iterator[tuple[Any, ...]]:
         """The first texts of a tagged file, and buttons that download it."""
+        # Earlier results make room for the progress bar.
+        yield "", *no_file()[1:]
         tagged = self._tagged_file(*request)
         buttons = (gr.DownloadButton(value=path, visible=True) for path in (tagged.csv, tagged.jsonl))
         yield file_summary(tagged.num_texts, tagged.first), *buttons

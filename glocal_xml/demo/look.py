@@ -39,8 +39,9 @@ CSS = """
 #examples::before { content: "Examples"; font-size: 0.85rem; color: var(--body-text-color-subdued); }
 #examples button { display: block; flex: 1 1 0; min-width: 0; font-weight: 400; overflow: hidden; white-space: nowrap;
   text-overflow: ellipsis; }
-/* Room for the bar that shows how far a file is. */
+/* Room for the bar that shows how far a file is, without the numbers that lie on it. */
 #summary { min-height: 8rem; }
+#summary .progress-text { display: none; }
 .labels, .preview, .chips, .parts { list-style: none; margin: 0 !important; padding: 0 !important; }
 .labels, .preview { display: grid; gap: 0.35rem; }
 .labels li, .preview li, .chips li, .parts li { margin: 0 !important; }
@@ -78,7 +79,6 @@ summary { cursor: pointer; min-height: 44px; display: list-item; padding: 0.6rem
 /* What overflows them is cut off. */
 :is([role="tab"], .label-wrap, .words, #examples button, #reasons summary):focus-visible { outline-offset: -3px; }
 @media (max-width: 700px) {
-  .gradio-container > .main { padding: 0.5rem 0.75rem; }
   #examples button:nth-of-type(3) { display: none; }
   .label { grid-template-columns: minmax(0, 1fr) 3rem 2.8rem; }
   #text-tab { grid-template: "ask" "labels" "reasons" / minmax(0, 1fr); gap: 0.6rem; }

@@ -85,7 +85,7 @@ def file_tab(actions: Actions) -> None:
     """A file of texts, and the same with labels to be downloaded."""
     with gr.Row():
         with gr.Column(min_width=300):
-            kinds = "CSV, TSV, JSON lines, or TXT with one text per line"
+            kinds = "CSV, TSV, JSON lines, or lines of text"
             file = gr.File(label=kinds, file_types=FILE_TYPES, height=140, elem_id="file")
             fields = {"file": error_place()}
             # Programs name a column without having seen the choices.
