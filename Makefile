@@ -37,9 +37,10 @@ test-slow: $(VENV)/.installed  ## Run the tests with real weights and real data
 coverage: $(VENV)/.installed  ## Run the same tests and report which lines they reach
 	$(BIN)/python -m pytest --cov --cov-report=term --cov-report=html
 
-quality: $(VENV)/.installed  ## Check lint and format
+quality: $(VENV)/.installed  ## Check lint, format and types
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
 
 style: $(VENV)/.installed  ## Fix lint and format
 	$(BIN)/ruff check --fix $(SOURCES)

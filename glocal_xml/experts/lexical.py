@@ -87,7 +87,7 @@ def fit_lexical(
     # Processes take longer to start than so little takes to fit.
     workers = 1 if matrix.nnz * sum(len(parents) for parents in levels) < _FEW_PRODUCTS else workers
     weights, biases = _fit_problems(matrix, problems, c, workers, show_progress)
-    sizes = {
+    sizes: dict[str, Any] = {
         "tokens": tokens,
         "pairs": len(counter.pair_keys),
         "lead": lead,

@@ -110,8 +110,8 @@ def add_to_memory(
         numbers = range(first, first + len(rows))
     texts = vstack([matrix_of(memory.texts), sparse_rows(rows, copy.deepcopy(memory.counter).cpu())]).tocsr()
     known = vstack([_label_matrix(memory), label_matrix(labels, memory.num_labels)]).tocsr()
-    numbers = np.concatenate([memory.text_numbers.cpu().numpy(), np.asarray(numbers, dtype=np.int64)])
-    _take(model, memory, texts, known, numbers)
+    all_numbers = np.concatenate([memory.text_numbers.cpu().numpy(), np.asarray(numbers, dtype=np.int64)])
+    _take(model, memory, texts, known, all_numbers)
 
 
 def remember(
