@@ -10,6 +10,12 @@ from glocal_xml.cli import main
 pytest_plugins = ["served_page"]
 
 
+@pytest.fixture(autouse=True)
+def folder_of_uploads(monkeypatch):
+    """The command sets it for its process, which is that of other tests, too."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "unused")
+
+
 def test_it_serves_the_page(page_model, capsys, monkeypatch):
     def visit(page):
         # In the place of waiting for Ctrl-C.
