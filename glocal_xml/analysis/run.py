@@ -9,7 +9,7 @@ from glocal_xml.training import DataArguments, ModelArguments, parse_arguments
 from glocal_xml.training.run import quieten, start_logging
 
 from .figures import check_matplotlib
-from .points import MeasuredPoint, encoder_depth, measure_point, plan_runs
+from .points import MeasuredPoint, encoder_config, measure_point, plan_runs
 from .studies import STUDIES, find_study, study_points
 from .summary import write_study
 from .tables import band_table, precision_table
@@ -30,7 +30,8 @@ def main(argv: list[str]) -> list[MeasuredPoint]:
     study = find_study(name, model_args.model_type)
     _check(model_args, data_args, args.world_size, args.resume_from_checkpoint)
     check_matplotlib()
-    planned = plan_runs(train_argv, study_points(study, encoder_depth(model_args), own.layers), own.seeds)
+    sweep = study_points(study, encoder_config(model_args).num_hidden_layers, own.layers)
+    planned = plan_runs((model_args, data_args, args), sweep, own.seeds)
     points = []
     for number, (point, arguments) in enumerate(planned, start=1):
         logger.info("point %d of %d: %s, seed %d", number, len(planned), point.name, arguments[2].seed)
