@@ -132,16 +132,6 @@ FIGURES = {
 }
 
 
-def check_matplotlib() -> None:
-    """Refuses to start hours of training whose figures could not be drawn."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ValueError(
-            "Figures need matplotlib: install the extra by `pip install 'glocal-xml[analysis]'`."
-        ) from None
-
-
 def write_figures(folder: Path, study: Study, points: Sequence[MeasuredPoint], subtitle: str) -> str:
     """Writes all figures of a study as PNG and SVG, and their numbers as CSV; returns Markdown that shows them."""
     last, shown = points[0].point.changes.get("experts", [""])[-1], []

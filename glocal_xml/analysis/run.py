@@ -5,10 +5,10 @@ import logging
 import shlex
 from pathlib import Path
 
+from glocal_xml.matplotlib_extra import check_matplotlib
 from glocal_xml.training import DataArguments, ModelArguments, parse_arguments
 from glocal_xml.training.run import quieten, start_logging
 
-from .figures import check_matplotlib
 from .points import MeasuredPoint, encoder_config, measure_point, plan_runs
 from .studies import STUDIES, find_study, study_points
 from .summary import write_study
