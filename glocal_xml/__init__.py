@@ -1,5 +1,6 @@
 """Extreme multi-label text classification as Hugging Face models; importing it registers them."""
 
+import glocal_xml.loading  # noqa: F401 (completes the models)
 from glocal_xml.data import LabelSpace, load_xmtc_dataset
 from glocal_xml.explain import explain
 from glocal_xml.metrics import xmtc_metrics

@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import XMTCCollator, tokenize
+from glocal_xml.loading.start_model import make_config
 from glocal_xml.modeling import FAMILIES, XMTCConfig
-from glocal_xml.modeling.start_model import make_config
 from glocal_xml.training import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments, run
 from glocal_xml.training.model_of_run import late_loss
 from glocal_xml.training.prepare import encoder_path, load_texts, trained_label_space

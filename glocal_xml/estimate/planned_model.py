@@ -10,8 +10,8 @@ from transformers import AutoConfig, Trainer
 from transformers.initialization import no_init_weights
 
 from glocal_xml.data import LabelTree, tree_level_sizes
+from glocal_xml.loading.start_model import make_config
 from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
-from glocal_xml.modeling.start_model import make_config
 from glocal_xml.trained_model import plain_model_errors, trained_config
 from glocal_xml.training import ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.prepare import NO_ENCODER, encoder_path

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace, LabelTree
+from glocal_xml.loading.start_model import make_config
 from glocal_xml.modeling import (
     FAMILIES,
     TextExpertsConfig,
@@ -20,7 +21,6 @@ from glocal_xml.modeling import (
     XMTCPreTrainedModel,
 )
 from glocal_xml.modeling.encoder import position_limit
-from glocal_xml.modeling.start_model import make_config
 from glocal_xml.trained_model import check_vocabulary, load_trained_model, plain_model_errors
 
 from .arguments import ModelArguments, XMTCTrainingArguments

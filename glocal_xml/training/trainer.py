@@ -16,8 +16,8 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from glocal_xml.data import LabelSpace, XMTCCollator
+from glocal_xml.loading.load_checks import check_finite
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.modeling.load_checks import check_finite
 
 from .arguments import XMTCTrainingArguments
 from .callbacks import EpochStarter, RunReporter, TrainingFacts
