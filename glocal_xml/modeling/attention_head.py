@@ -73,7 +73,9 @@ class AttentionHead(nn.Module):
 
     def forward(self, hidden_states: Tensor, mask: Tensor) -> "AttentionScores":
         """The scores of all labels, from token states, (texts, tokens, hidden), and the mask of the real ones."""
-        values = finite(self.value(hidden_states))
+        values = self.value(hidden_states)
+        if values.dtype == torch.float16:
+            values = finite(values)
         # Keys and values, folded through the first layer of the MLP: (texts, tokens, key), (texts, tokens, mlp).
         return AttentionScores(self, self.key(hidden_states), self.mlp_hidden(values), mask)
 
@@ -89,7 +91,9 @@ class WordScores(LabelScores):
 
     def __init__(self, head: nn.Module, keys: Tensor, values: Tensor, mask: Tensor, bytes_per_score: int):
         # Under autocast token states may come in single precision, and no projection turns them into half.
-        keys, values = finite(keys.to(values.dtype)), finite(values)
+        keys = keys.to(values.dtype)
+        if values.dtype == torch.float16:
+            keys, values = finite(keys), finite(values)
         # In one piece: the tokens of all texts are viewed as one matrix.
         self.keys, self.values, self.mask = keys.contiguous(), values.contiguous(), mask
         self.temperature = head.temperature
@@ -161,18 +165,20 @@ def mlp_reader(
     The reader ([`reading_loss`]) that sums values up by their weights and passes the sum through the layers of an MLP
     after its first, whose weights and biases come after the queries.
     """
-    low, _, backward = precisions
+    low, high, backward = precisions
     layers, sums = parameters[1:], gradients[1:]
     trained = [layer for layer, total in zip(layers, sums, strict=True) if total is not None]
 
     def read(chunk: slice, weights: Tensor, value: Tensor, buffer: Tensor) -> tuple[Tensor, Callable]:
-        words = finite(weights.transpose(0, 1).to(low) @ value)  # (texts of the block, labels of the chunk, mlp)
+        words = weights.transpose(0, 1).to(low) @ value  # (texts of the block, labels of the chunk, mlp)
+        if low == torch.float16:
+            words = finite(words)
         words = words.to(backward).requires_grad_()
         # Beside the attention the layers are small: torch differentiates them at no cost.
         with torch.enable_grad():
             state = words
             for weight, bias in zip(layers[::2], layers[1::2], strict=True):
-                state = at_least_float(torch.relu(state).to(backward) @ weight.to(backward).T) + bias
+                state = (torch.relu(state).to(backward) @ weight.to(backward).T).to(high) + bias
 
         def way_back(by_logits: Tensor, by_value: Tensor | None) -> None:
             by_words, *by_layers = torch.autograd.grad(state, [words, *trained], by_logits.unsqueeze(-1))
@@ -182,7 +188,7 @@ def mlp_reader(
                 add_product(by_value, weights.permute(1, 2, 0).to(backward), by_words)
             # Derivative of the softmax: the mean of `by_weights` under the weights of a label, which it subtracts,
             # is the product of what was read and the derivative by it.
-            mean = at_least_float(words.detach() * by_words).sum(dim=-1).T.unsqueeze(-1)  # (labels, texts, 1)
+            mean = (words.detach().to(high) * by_words).sum(dim=-1).T.unsqueeze(-1)  # (labels, texts, 1)
             by_weights = by_words @ value.to(backward).transpose(1, 2)  # (texts, labels, tokens)
             buffer.copy_(by_weights.transpose(0, 1)).sub_(mean).mul_(weights)
 
