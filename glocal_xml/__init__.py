@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import glocal_xml.loading  # noqa: F401 (completes the models)
 from glocal_xml.explain import explain
 from glocal_xml.modeling import (
     AdaptiveLabelClusters,

@@ -14,7 +14,7 @@ from transformers import BertConfig, Pipeline, PreTrainedModel, Trainer, Trainin
 from transformers.utils import cached_file
 
 import glocal_xml
-from glocal_xml import metrics, modeling, training
+from glocal_xml import loading, metrics, modeling, training
 from glocal_xml.training.arguments import XMTCTrainingArguments
 
 PACKAGE = Path(glocal_xml.__file__).parent
@@ -69,7 +69,7 @@ def nodes():
 
 def classes():
     # The packages with subclasses of what other libraries have.
-    for package in (modeling, metrics, training):
+    for package in (modeling, loading, metrics, training):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             if not found.name.endswith("__main__"):
                 module = importlib.import_module(found.name)

@@ -18,8 +18,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import XMTCCollator, tokenize
 from glocal_xml.hub.run_files import CARD_FILE, RESULTS_FILE, holds_card
+from glocal_xml.loading.start_model import make_config
 from glocal_xml.modeling import FAMILIES, XMTCConfig
-from glocal_xml.modeling.start_model import make_config
 from glocal_xml.runs import run
 from glocal_xml.runs.model import late_loss
 from glocal_xml.runs.prepare import encoder_path, load_texts, trained_label_space

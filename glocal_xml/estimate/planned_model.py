@@ -10,8 +10,8 @@ from transformers.initialization import no_init_weights
 
 from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelTree, tree_level_sizes
+from glocal_xml.loading.start_model import make_config
 from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
-from glocal_xml.modeling.start_model import make_config
 from glocal_xml.runs.prepare import encoder_path
 from glocal_xml.runs.word_encoder import WORD_ENCODER
 from glocal_xml.trained_model import plain_model_errors, trained_config

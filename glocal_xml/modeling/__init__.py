@@ -14,9 +14,7 @@ from .configuration_text_experts import TextExpertsConfig
 from .configuration_word_lstm import WordLSTMConfig
 from .experts import Blend, LexicalExpert, MemoryExpert
 from .label_scores import LabelScores, XMTCOutput
-from .label_shards import LabelShard
 from .linear_head import LinearHead
-from .load_checks import check_loaded_model, check_sizes
 from .modeling_aplc_xlnet import APLCXLNet
 from .modeling_base import XMTCPreTrainedModel
 from .modeling_glocal_xml import GlocalXMLForMultiLabel
@@ -28,7 +26,6 @@ from .modeling_me_xml_tree import MEXMLWithLabelTree
 from .modeling_text_experts import TextExpertsForMultiLabel
 from .modeling_word_lstm import WordLSTMModel
 from .pipeline_xmtc import TASK, ExtremeMultiLabelPipeline
-from .start_model import start_model
 
 # A new family is one more row.
 FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
@@ -37,11 +34,9 @@ FAMILIES: dict[type[XMTCConfig], type[XMTCPreTrainedModel]] = {
     APLCXLNetConfig: APLCXLNet,
     LightAttentionConfig: LightAttentionForMultiLabel,
 }
-# What checkpoints bring along only where they use it, or not at all.
-XMTCPreTrainedModel.model_starter = staticmethod(start_model)
+# What checkpoints bring along only where they use it; what they never do is set by `glocal_xml.loading`.
 XMTCPreTrainedModel.blend_class = Blend
 XMTCPreTrainedModel.pipeline_class = ExtremeMultiLabelPipeline
-XMTCPreTrainedModel.load_checks = (check_sizes, check_loaded_model)
 
 for config_class, model_class in {**FAMILIES, TextExpertsConfig: TextExpertsForMultiLabel}.items():
     AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
@@ -66,7 +61,6 @@ __all__ = [
     "GlocalXMLForMultiLabel",
     "GlocalXMLWithLabelTree",
     "LabelScores",
-    "LabelShard",
     "LexicalExpert",
     "LightAttentionConfig",
     "LightAttentionForMultiLabel",

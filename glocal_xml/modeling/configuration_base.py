@@ -3,7 +3,7 @@
 import os
 from dataclasses import field
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoConfig
@@ -16,7 +16,6 @@ LABELS_FILE = "labels.txt"
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 POOLINGS = ("first", "last", "mean")
 F_KINDS = ("micro", "macro", "samples")
-ATTENTION_SCORINGS = ("evidence", "mlp")
 
 
 def of_encoder(name: str) -> property:
@@ -180,17 +179,13 @@ class XMTCConfig(PreTrainedConfig):
         if not 0 <= getattr(self, name) < 1:
             raise ValueError(f"`{name}` must lie in 0 to 1, 1 excluded, got {getattr(self, name)}.")
 
-    def check_choice(self, name: str, choices: tuple[str, ...]) -> None:
-        """Refuses a field that is none of the choices."""
-        if getattr(self, name) not in choices:
-            raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
-
     def validate_label_space(self):
         """As all `validate_…`, run by `@strict` at construction and before saving."""
         self.check_least(1, "num_labels", "top_k", "label_chunk_bytes")
         self.check_least(0, "max_logits_labels")
-        if self.document_pooling is not None:
-            self.check_choice("document_pooling", POOLINGS)
+        if self.document_pooling not in (None, *POOLINGS):
+            choices = ", ".join(POOLINGS)
+            raise ValueError(f"`document_pooling` must be one of {choices}, got {self.document_pooling!r}.")
 
     def validate_blend(self):
         if self.blend is None:
@@ -241,7 +236,7 @@ class AttentionConfig(XMTCConfig):
             then the ones that now score highest, whose labels are the negatives.
     """
 
-    attention_scoring: str = "mlp"
+    attention_scoring: Literal["evidence", "mlp"] = "mlp"
     key_size: int | None = None
     value_size: int | None = None
     tied_outputs: bool = False
@@ -256,7 +251,6 @@ class AttentionConfig(XMTCConfig):
         return self.key_size or default, self.value_size or default
 
     def validate_attention(self):
-        self.check_choice("attention_scoring", ATTENTION_SCORINGS)
         self.check_least(1, "key_size", "value_size")
         if self.attention_scoring == "mlp" and (self.key_size or self.value_size or self.tied_outputs):
             raise ValueError(

@@ -1,12 +1,10 @@
 """Configuration of GlocalXML."""
 
-from typing import Any
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 
 from .configuration_base import AttentionConfig
-
-BRANCHES = ("both", "global", "local")
 
 
 @strict
@@ -38,8 +36,8 @@ class GlocalXMLConfig(AttentionConfig):
     model_type = "glocal_xml"
     fields_of_old_files = {"attention_scoring": "mlp"}
 
-    attention_scoring: str = "evidence"
-    branches: str = "both"
+    attention_scoring: Literal["evidence", "mlp"] = "evidence"
+    branches: Literal["both", "global", "local"] = "both"
     local_layer: int | None = None
     temperature: float | int = 1.0
     use_pooler: bool = False
@@ -56,7 +54,6 @@ class GlocalXMLConfig(AttentionConfig):
             self.local_layer = 1 if self.attention_scoring == "mlp" else max(1, self.num_hidden_layers // 2)
 
     def validate_branches(self):
-        self.check_choice("branches", BRANCHES)
         self.check_least(1, "mlp_size", "label_size")
         if not 0 <= (self.local_layer or 0) <= self.num_hidden_layers:
             raise ValueError(

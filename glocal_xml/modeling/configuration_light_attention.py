@@ -1,6 +1,7 @@
 """Configuration of LightAttention."""
 
 from dataclasses import field
+from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
@@ -8,8 +9,6 @@ from transformers.configuration_utils import SubConfigSpec
 
 from .configuration_base import AttentionConfig
 from .configuration_word_lstm import WordLSTMConfig
-
-NEGATIVES = ("dynamic", "static")
 
 
 @strict
@@ -34,7 +33,7 @@ class LightAttentionConfig(AttentionConfig):
     sub_configs_defaults = {"encoder": SubConfigSpec(config_class=AutoConfig, model_type=WordLSTMConfig.model_type)}
 
     mlp_sizes: list[int] = field(default_factory=lambda: [512, 256])
-    negatives: str = "dynamic"
+    negatives: Literal["dynamic", "static"] = "dynamic"
     level_epochs: int = 0
 
     @property
@@ -42,7 +41,6 @@ class LightAttentionConfig(AttentionConfig):
         return self.level_epochs * len(self.tree_levels)
 
     def validate_levels(self):
-        self.check_choice("negatives", NEGATIVES)
         self.check_least(0, "level_epochs")
         if (self.level_epochs or self.negatives == "static") and not self.tree_levels:
             raise ValueError("`level_epochs` and static `negatives` are for a label tree: add one, or leave them out.")

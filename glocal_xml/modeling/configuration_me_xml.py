@@ -2,13 +2,11 @@
 
 import re
 from dataclasses import field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from huggingface_hub.dataclasses import strict
 
 from .configuration_base import AttentionConfig
-
-TRAINING_LOSSES = ("individual", "collaborative")
 
 
 class Expert(NamedTuple):
@@ -47,7 +45,7 @@ class MEXMLConfig(AttentionConfig):
     model_type = "me_xml"
 
     experts: list[str] = field(default_factory=lambda: ["A-1", "D--1"])
-    training_loss: str = "individual"
+    training_loss: Literal["individual", "collaborative"] = "individual"
     diversity_weight: float | int = 0.01
     diversity_start_epoch: int = 1
     mlp_size: int = 256
@@ -68,7 +66,6 @@ class MEXMLConfig(AttentionConfig):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"`experts` {self.experts} holds {', '.join(twice)} twice: name each expert once.")
-        self.check_choice("training_loss", TRAINING_LOSSES)
         self.check_least(0, "diversity_weight", "diversity_start_epoch", "document_mlp_size")
         self.check_least(1, "mlp_size")
 

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 
 from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelSpace, LabelTree
+from glocal_xml.loading.start_model import make_config
 from glocal_xml.modeling import (
     FAMILIES,
     TextExpertsConfig,
@@ -21,7 +22,6 @@ from glocal_xml.modeling import (
     XMTCPreTrainedModel,
 )
 from glocal_xml.modeling.encoder import position_limit
-from glocal_xml.modeling.start_model import make_config
 from glocal_xml.trained_model import check_vocabulary, load_trained_model, plain_model_errors
 from glocal_xml.training.arguments import ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.processes import check_processes

@@ -19,8 +19,8 @@ from glocal_xml.data import LabelSpace, XMTCCollator
 from glocal_xml.hub.model_card import card_name, describe_card, render_model_card
 from glocal_xml.hub.published_files import commit_operations, memory_notice, published_files, regular_file
 from glocal_xml.hub.run_files import CARD_FILE, RESULTS_FILE, write_card, write_results
+from glocal_xml.loading.load_checks import check_finite
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.modeling.load_checks import check_finite
 
 from .arguments import XMTCTrainingArguments
 from .callbacks import EpochStarter, RunReporter, TrainingFacts

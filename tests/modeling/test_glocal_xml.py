@@ -228,7 +228,7 @@ def test_label_bias_starts_at_the_log_odds():
         ({"local_layer": 4}, "0 .embedding output. to 3"),
         ({"local_layer": -1}, "local_layer"),
         ({"temperature": 0}, "temperature"),
-        ({"branches": "neither"}, "both, global, local"),
+        ({"branches": "neither"}, "one of .'both', 'global', 'local'., got neither"),
         ({"mlp_size": 0}, "mlp_size"),
         ({"num_labels": 30, "shortlist": 9}, "at least `top_k`"),
         ({"branches": "local", "shortlist": 20}, "branches='both'"),

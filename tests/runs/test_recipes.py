@@ -7,8 +7,8 @@ import torch
 from transformers import BertConfig, XLNetConfig
 
 from glocal_xml.data import tree_level_sizes
+from glocal_xml.loading.start_model import make_config
 from glocal_xml.modeling import FAMILIES, WordLSTMConfig
-from glocal_xml.modeling.start_model import make_config
 from glocal_xml.runs.word_encoder import check_word_options
 from glocal_xml.training import parameter_groups, parse_arguments
 

@@ -20,9 +20,9 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from .configuration_base import POOLINGS, read_file
-from .encoder import without_decoder
-from .modeling_base import XMTCPreTrainedModel
+from glocal_xml.modeling.configuration_base import POOLINGS, read_file
+from glocal_xml.modeling.encoder import without_decoder
+from glocal_xml.modeling.modeling_base import XMTCPreTrainedModel
 
 logger = logging.get_logger(__name__)
 AnyConfig = TypeVar("AnyConfig", bound=PreTrainedConfig)

@@ -3,16 +3,15 @@
 import math
 from collections.abc import Callable
 from functools import cached_property, partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .fused_loss import LossPair, binary_cross_entropy_pair
-from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels
-from .linear_head import LabelTable
-from .modeling_base import XMTCPreTrainedModel
+from glocal_xml.modeling.fused_loss import LossPair, binary_cross_entropy_pair
+from glocal_xml.modeling.label_scores import LabelScores, MeanProbability, Ranking, TopLabels
+from glocal_xml.modeling.linear_head import LabelTable
+from glocal_xml.modeling.modeling_base import XMTCPreTrainedModel
 
 
 class LabelShard:
@@ -183,6 +182,3 @@ class _SumOfParts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
         return None, gradient
-
-
-XMTCPreTrainedModel.label_splitter = SimpleNamespace(prepare=prepare, install=install)

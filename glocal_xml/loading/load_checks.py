@@ -17,10 +17,10 @@ from torch.nn.modules import module as hooks
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
-from .adaptive_clusters import AdaptiveLabelClusters
-from .configuration_base import LABELS_FILE, hub_options, read_file
-from .experts import LexicalExpert, MemoryExpert, SparseTable, TextCounter
-from .label_tree import CandidateTree
+from glocal_xml.modeling.adaptive_clusters import AdaptiveLabelClusters
+from glocal_xml.modeling.configuration_base import LABELS_FILE, hub_options, read_file
+from glocal_xml.modeling.experts import LexicalExpert, MemoryExpert, SparseTable, TextCounter
+from glocal_xml.modeling.label_tree import CandidateTree
 
 _LONGEST_HEADER = 10**8
 # Beyond those that a file holds, since a model may make some itself.
