@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from glocal_xml.atomic_file import write_atomically
+
 from .command_parser import add_model, add_texts, check_one_source, command_parser
 
 if TYPE_CHECKING:
@@ -53,24 +55,19 @@ def _explanations(args: argparse.Namespace) -> Iterator["Explanation"]:
 
 
 def write_text(explanations: Iterator["Explanation"], output: str) -> None:
-    """Lines for people, with colours on a terminal alone."""
-    if output != STANDARD_OUTPUT:
-        _write(output, "\n".join(_with_one_legend(explanations, color=False)))
-        return
+    """Lines for people, with colours on a terminal alone; the first text says what the numbers are."""
     # https://no-color.org
-    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    for number, text in enumerate(_with_one_legend(explanations, color)):
+    color = output == STANDARD_OUTPUT and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    texts = (one.to_text(color, legend=number == 0) for number, one in enumerate(explanations))
+    if output != STANDARD_OUTPUT:
+        write_atomically(output, "\n".join(texts))
+        return
+    for number, text in enumerate(texts):
         print("\n" * (number > 0) + text, end="", flush=True)
 
 
-def _with_one_legend(explanations: Iterator["Explanation"], color: bool) -> Iterator[str]:
-    """What the numbers are is said once, below the labels of the first text."""
-    for number, explanation in enumerate(explanations):
-        yield explanation.to_text(color, legend=number == 0)
-
-
 def write_json(explanations: Iterator["Explanation"], output: str) -> None:
-    """One object a line."""
+    """One object per line."""
     from glocal_xml.data.text_rows import write_rows
 
     write_rows((explanation.to_dict() for explanation in explanations), output, file_format="jsonl")
@@ -84,7 +81,7 @@ def write_html(explanations: Iterator["Explanation"], output: str) -> None:
     if output == STANDARD_OUTPUT:
         print(page, end="")
     else:
-        _write(output, page)
+        write_atomically(output, page)
 
 
 def write_figure(explanations: Iterator["Explanation"], output: str) -> None:
@@ -94,13 +91,7 @@ def write_figure(explanations: Iterator["Explanation"], output: str) -> None:
         raise ValueError(f"a figure shows one text, got {len(shown)}: give one by --text, or ask for --format html")
     picture = io.BytesIO()
     shown[0].figure().savefig(picture, format=Path(output).suffix.removeprefix(".") or "png", dpi=150)
-    _write(output, picture.getvalue())
-
-
-def _write(output: str, content: str | bytes) -> None:
-    from glocal_xml.atomic_file import write_atomically
-
-    write_atomically(output, content)
+    write_atomically(output, picture.getvalue())
 
 
 WRITERS = {"text": write_text, "json": write_json, "html": write_html, "figure": write_figure}

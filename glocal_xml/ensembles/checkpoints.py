@@ -94,12 +94,19 @@ def run_ensemble(
         if name != "validation":
             best, values = ids[rows, :top_k], scores[rows, :top_k]
             lines.extend(prediction_lines(name, part["text"], best, values, labels, label_space))
+    return write_ensemble(args.output_dir, results, lines, started)
+
+
+def write_ensemble(
+    folder: str, results: dict[str, Any], lines: Sequence[dict[str, Any]], started: float
+) -> dict[str, Any]:
+    """Writes results, which now have the seconds since the start, and predictions, in place of those of before."""
     results["seconds"] = round(time.time() - started, 1)
-    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-    clear_run_folder(args.output_dir)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    clear_run_folder(folder)
     if lines:
-        logger.info("predictions: %s", write_predictions(args.output_dir, lines))
-    logger.info("results: %s", write_results(args.output_dir, results))
+        logger.info("predictions: %s", write_predictions(folder, lines))
+    logger.info("results: %s", write_results(folder, results))
     return results
 
 

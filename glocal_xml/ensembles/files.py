@@ -3,23 +3,21 @@
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from glocal_xml.data import LabelSpace, read_rows
-from glocal_xml.hub.run_files import write_results
 from glocal_xml.metrics import pad_label_lists, xmtc_metrics
 from glocal_xml.runs.prepare import read_label_names
 from glocal_xml.runs.report import results_table
-from glocal_xml.runs.run_folder import check_run_folder, clear_run_folder, write_predictions
+from glocal_xml.runs.run_folder import check_run_folder
 from glocal_xml.training.arguments import DataArguments, XMTCTrainingArguments
 from glocal_xml.training.rankings import ranking_metrics
 from glocal_xml.training.run_facts import environment
 
-from .checkpoints import ENSEMBLE, member_names
+from .checkpoints import ENSEMBLE, member_names, write_ensemble
 from .prediction_files import PredictionFile, read_prediction_file
 
 logger = logging.getLogger(__name__)
@@ -76,13 +74,8 @@ def run_file_ensemble(
         logger.info("test, %d texts\n%s", len(test), results_table(results["test"], args))
         if not has_counts:
             logger.info("PSP needs training counts: pass the training texts by `--train_file`.")
-    results["seconds"] = round(time.time() - started, 1)
-    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-    clear_run_folder(args.output_dir)
-    lines = _lines(texts, ids[:, :top_k], scores[:, :top_k], test, space)
-    logger.info("predictions: %s", write_predictions(args.output_dir, lines))
-    logger.info("results: %s", write_results(args.output_dir, results))
-    return results
+    lines = list(_lines(texts, ids[:, :top_k], scores[:, :top_k], test, space))
+    return write_ensemble(args.output_dir, results, lines, started)
 
 
 def mean_ranking(files: Sequence[PredictionFile], space: LabelSpace) -> tuple[np.ndarray, np.ndarray]:

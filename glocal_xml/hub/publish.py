@@ -64,37 +64,22 @@ def publish(
     space_id = check_space(repo_id, space, revision)
     with folder_to_publish(folder, leave_out_memory) as place:
         files = model_files(place, repo_id, license=license, language=language)
-        notice = LEFT_OUT if leave_out_memory else memory_notice(files)
-        options = {"private": private, "revision": revision, "message": commit_message or "Publish the model"}
-        return _send(repo_id, files, space_id, notice, token, **options)
-
-
-def _send(
-    repo_id: str,
-    files: Files,
-    space_id: str | None,
-    notice: str | None,
-    token: str | None,
-    *,
-    private: bool,
-    revision: str | None,
-    message: str,
-) -> Published:
-    """Sends the files of a model and of the Space that is wanted."""
-    page = None if space_id is None else space_files(repo_id, space_id)
-    api = HfApi(token=find_token(token), library_name="glocal-xml", library_version=__version__)
-    with plain_hub_errors(repo_id):
-        url = _make_repo(api, repo_id, private=private)
-        if revision is not None:
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
-        known = api.list_repo_files(repo_id, revision=revision)
-        if CARD_FILE in known:
-            path = api.hf_hub_download(repo_id, CARD_FILE, revision=revision)
-            files[CARD_FILE] = _described_as_before(files[CARD_FILE], path)
-        operations = commit_operations(files, known)
-        if notice is not None:
-            logger.warning(notice)
-        commit = api.create_commit(repo_id, operations, commit_message=message, revision=revision)
+        page = None if space_id is None else space_files(repo_id, space_id)
+        api = HfApi(token=find_token(token), library_name="glocal-xml", library_version=__version__)
+        with plain_hub_errors(repo_id):
+            url = _make_repo(api, repo_id, private=private)
+            if revision is not None:
+                api.create_branch(repo_id, branch=revision, exist_ok=True)
+            known = api.list_repo_files(repo_id, revision=revision)
+            if CARD_FILE in known:
+                path = api.hf_hub_download(repo_id, CARD_FILE, revision=revision)
+                files[CARD_FILE] = _described_as_before(files[CARD_FILE], path)
+            operations = commit_operations(files, known)
+            if (notice := LEFT_OUT if leave_out_memory else memory_notice(files)) is not None:
+                logger.warning(notice)
+            # Not `upload_folder`, which commits what it has after some minutes: half a model might stay.
+            message = commit_message or "Publish the model"
+            commit = api.create_commit(repo_id, operations, commit_message=message, revision=revision)
     if page is None:
         return Published(url, commit.oid, None)
     with plain_hub_errors(space_id):

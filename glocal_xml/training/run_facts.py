@@ -1,7 +1,6 @@
 """What decided the result of a training: settings, data, versions, machine."""
 
 import platform
-import resource
 import sys
 from collections.abc import Sized
 from importlib.metadata import version
@@ -18,6 +17,12 @@ from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 
 def peak_memory_gb() -> float:
     """The most memory that this process has held."""
+    memory = psutil.Process().memory_info()
+    if hasattr(memory, "peak_wset"):
+        return round(memory.peak_wset / 2**30, 2)
+    # Not on Windows, which has the line above.
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # In kilobytes, on a Mac in bytes.
     return round(peak / (2**30 if sys.platform == "darwin" else 2**20), 2)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sized
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from huggingface_hub import HfApi, ModelCard
 from torch import nn
@@ -83,8 +82,6 @@ class XMTCTrainer(Trainer):
         # Sums of the terms of the loss, and of how many batches, since the last log.
         self._loss_terms: dict[str, torch.Tensor] = {}
         self._loss_batches = 0
-        # Labels to rank where others than usual are asked for.
-        self._depth: int | None = None
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
 
@@ -199,23 +196,8 @@ class XMTCTrainer(Trainer):
             return outputs.loss, None, None
         return outputs.loss, rankings(self.model, outputs), labels
 
-    def best_labels(self, texts: Any, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """
-        Ids and scores of the best labels of each text, (texts, number), ranked as in use: whatever labels they have.
-
-        Args:
-            texts: Tokenised texts.
-            number: How many labels to rank; not more than there are.
-        """
-        self._depth = number
-        try:
-            rankings = self.predict(texts.remove_columns("labels")).predictions
-        finally:
-            self._depth = None
-        return rankings[FINAL], rankings["scores"]
-
     def _ranked_labels(self) -> int:
-        return self._depth or max(*self.args.metrics_at, self.model.config.top_k)
+        return max(*self.args.metrics_at, self.model.config.top_k)
 
     def _metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
         if self.is_in_train:
