@@ -125,14 +125,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("-h", "--help", action="store_true", help="show this help")
-    add("--memory_gb", type=float, help="gigabytes (of 10^9 bytes) that must suffice; default: what is free")
-    add("--num_labels", type=int, help="instead of a training file: the number of labels")
     add(
-        "--num_texts",
-        type=int,
-        default=100_000,
-        help="and of training texts (%(default)s), each of --max_length tokens",
+        "--memory_gb",
+        type=float,
+        metavar="N",
+        help="gigabytes (of 10^9 bytes) that must suffice; default: what is free",
     )
-    add("--labels_per_text", type=float, default=5.0, help="and labels of a text (default %(default)s)")
-    add("--output", help="write all figures as JSON")
+    add("--num_labels", type=int, metavar="N", help="instead of a training file: the number of labels")
+    texts = "and of training texts (default %(default)s), all of which have --max_length tokens"
+    add("--num_texts", type=int, metavar="N", default=100_000, help=texts)
+    add("--labels_per_text", type=float, metavar="N", default=5.0, help="and labels of a text (default %(default)s)")
+    add("--output", metavar="FILE", help="write all figures as JSON")
     return parser
