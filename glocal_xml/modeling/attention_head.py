@@ -166,33 +166,41 @@ def mlp_reader(
     after its first, whose weights and biases come after the queries.
     """
     low, high, backward = precisions
-    layers, sums = parameters[1:], gradients[1:]
-    trained = [layer for layer, total in zip(layers, sums, strict=True) if total is not None]
+    # Weight, bias and the sums of their gradients, of each layer.
+    layers = list(zip(parameters[1::2], parameters[2::2], gradients[1::2], gradients[2::2], strict=True))
 
     def read(chunk: slice, weights: Tensor, value: Tensor, buffer: Tensor) -> tuple[Tensor, Callable]:
         words = weights.transpose(0, 1).to(low) @ value  # (texts of the block, labels of the chunk, mlp)
-        if low == torch.float16:
-            words = finite(words)
-        words = words.to(backward).requires_grad_()
-        # Beside the attention the layers are small: torch differentiates them at no cost.
-        with torch.enable_grad():
-            state = words
-            for weight, bias in zip(layers[::2], layers[1::2], strict=True):
-                state = (torch.relu(state).to(backward) @ weight.to(backward).T).to(high) + bias
+        # Inputs of the layers, after the ReLU, whose derivative is 0 where they are. Last, the logits.
+        states = [words if low == high else at_least_float(words)]
+        for weight, bias, _, _ in layers:
+            inner = states[-1].clamp_(min=0)
+            if low == torch.float16:
+                # What it cannot hold becomes the largest that it can.
+                inner = inner.clamp(max=torch.finfo(low).max)
+            product = inner.to(low) @ weight.to(low).T
+            states.append((product if low == high else at_least_float(product)).add_(bias))
+        logits = states.pop().squeeze(-1)
 
         def way_back(by_logits: Tensor, by_value: Tensor | None) -> None:
-            by_words, *by_layers = torch.autograd.grad(state, [words, *trained], by_logits.unsqueeze(-1))
-            for total, gradient in zip((total for total in sums if total is not None), by_layers, strict=True):
-                total += gradient
+            by_state = by_logits.unsqueeze(-1)
+            for state, (weight, _, by_weight, by_bias) in zip(reversed(states), reversed(layers), strict=True):
+                flat = by_state.flatten(0, 1)
+                if by_bias is not None:
+                    by_bias += flat.sum(dim=0)
+                flat = flat.to(backward)
+                if by_weight is not None:
+                    add_product(by_weight, flat.T, state.flatten(0, 1).to(backward))
+                by_state = (flat @ weight.to(backward)).to(state.dtype).view(state.shape).masked_fill_(state == 0, 0)
             if by_value is not None:
-                add_product(by_value, weights.permute(1, 2, 0).to(backward), by_words)
+                add_product(by_value, weights.permute(1, 2, 0).to(backward), by_state.to(backward))
             # Derivative of the softmax: the mean of `by_weights` under the weights of a label, which it subtracts,
             # is the product of what was read and the derivative by it.
-            mean = (words.detach().to(high) * by_words).sum(dim=-1).T.unsqueeze(-1)  # (labels, texts, 1)
-            by_weights = by_words @ value.to(backward).transpose(1, 2)  # (texts, labels, tokens)
+            mean = (states[0] * by_state).sum(dim=-1).T.unsqueeze(-1)  # (labels of the chunk, texts of the block, 1)
+            by_weights = by_state.to(backward) @ value.to(backward).transpose(1, 2)  # (texts, labels, tokens)
             buffer.copy_(by_weights.transpose(0, 1)).sub_(mean).mul_(weights)
 
-        return state.detach().squeeze(-1), way_back
+        return logits, way_back
 
     return read
 
