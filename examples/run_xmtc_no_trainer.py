@@ -131,12 +131,17 @@ def save_state(accelerator, folder, progress, schedule, split_parts):
         progress = progress | {"schedule": schedule.state_dict()}
         Path(f"{folder}.new", "progress.json").write_text(json_text(progress), encoding="utf-8")
         write_manifest(f"{folder}.new")
-        if os.path.exists(folder):
-            shutil.rmtree(f"{folder}.old", ignore_errors=True)
-            os.rename(folder, f"{folder}.old")
-        os.rename(f"{folder}.new", folder)
-        shutil.rmtree(f"{folder}.old", ignore_errors=True)
+        put_in_place(folder)
     accelerator.wait_for_everyone()
+
+
+def put_in_place(folder):
+    """Makes the folder of `folder.new`; the one before is deleted when that is done."""
+    if os.path.exists(folder):
+        shutil.rmtree(f"{folder}.old", ignore_errors=True)
+        os.rename(folder, f"{folder}.old")
+    os.rename(f"{folder}.new", folder)
+    shutil.rmtree(f"{folder}.old", ignore_errors=True)
 
 
 def last_state(folder):
@@ -151,8 +156,9 @@ def last_state(folder):
 def main(argv):
     model_args, data_args, args = parse_arguments(argv)
     check_flags(model_args, data_args, args)
-    state_folder = os.path.join(args.output_dir, "state")
-    if not args.resume_from_checkpoint:
+    state_folder, best_folder = (os.path.join(args.output_dir, name) for name in ("state", "state.best"))
+    state = last_state(state_folder) if args.resume_from_checkpoint else None
+    if state is None:
         check_run_folder(args.output_dir, resume=None, overwrite=args.overwrite_output)
 
     # 1. Accelerate, with a sampler that is the same in every process and after a resume.
@@ -187,7 +193,7 @@ def main(argv):
             texts,
             label_space,
             args.output_dir,
-            resume=bool(args.resume_from_checkpoint),
+            resume=state is not None,
             main_process_first=accelerator.main_process_first,
             is_main_process=accelerator.is_main_process,
             show_progress=not args.disable_tqdm,
@@ -237,8 +243,7 @@ def main(argv):
 
     # 4. Resume, or start anew.
     progress = {"epoch": 0, "best": None}
-    if args.resume_from_checkpoint:
-        state = last_state(state_folder)
+    if state is not None:
         if split:
             load_split_state(state, *split_parts)
         else:
@@ -287,15 +292,18 @@ def main(argv):
         # Without validation texts the last model is the one to keep.
         if score is None or progress["best"] is None or score > progress["best"]:
             progress["best"] = score
+            # Beside the state: with the model in `output_dir`, which experts join, training could not be resumed.
             accelerator.unwrap_model(model).save_pretrained(
-                args.output_dir,
+                f"{best_folder}.new",
                 is_main_process=accelerator.is_main_process,
                 # Where FSDP has split the weights, all processes bring theirs together; split labels do it themselves.
                 state_dict=None if split else accelerator.get_state_dict(model),
             )
+            accelerator.wait_for_everyone()
             if accelerator.is_main_process:
-                tokenizer.save_pretrained(args.output_dir)
-                label_space.save(args.output_dir)
+                tokenizer.save_pretrained(f"{best_folder}.new")
+                label_space.save(f"{best_folder}.new")
+                put_in_place(best_folder)
         progress["epoch"] = epoch + 1
         save_state(accelerator, state_folder, progress, schedule, split_parts)
 
@@ -311,9 +319,9 @@ def main(argv):
     }
     accelerator.wait_for_everyone()
     if split:
-        best = load_split_model(args.output_dir, args.label_shards)
+        best = load_split_model(best_folder, args.label_shards)
     else:
-        best = AutoModel.from_pretrained(args.output_dir).to(accelerator.device)
+        best = AutoModel.from_pretrained(best_folder).to(accelerator.device)
     if model_args.experts:
         # They count whole texts, of which the encoder reads the start.
         texts = {name: with_whole_texts(part, tokenizer) for name, part in texts.items()}
@@ -342,9 +350,13 @@ def main(argv):
                     name, texts[name]["text"], rankings[FINAL], rankings["scores"], texts[name]["labels"], label_space
                 )
                 write_predictions(args.output_dir, lines)
-    if not split:
-        best.save_pretrained(args.output_dir, is_main_process=accelerator.is_main_process)
     if accelerator.is_main_process:
+        shutil.copytree(best_folder, args.output_dir, dirs_exist_ok=True)
+        if not split:
+            best.save_pretrained(args.output_dir)
+        # A killed process may have left them.
+        for name in ("state.new", "state.old", "state.best.new", "state.best.old", "state.start"):
+            shutil.rmtree(os.path.join(args.output_dir, name), ignore_errors=True)
         logger.info("results: %s", write_results(args.output_dir, results))
         write_card(args.output_dir, card_of_run(args.output_dir)[1])
     accelerator.end_training()
@@ -356,7 +368,8 @@ if __name__ == "__main__":
         with terminated_like_ctrl_c():
             main(sys.argv[1:])
     except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("Interrupted. The same command with `--resume_from_checkpoint last` continues after the last epoch.")
         sys.exit(130)
