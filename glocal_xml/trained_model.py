@@ -1,5 +1,6 @@
 """Trained models opened for use, and what is wrong with those that cannot be, in one line."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,13 @@ def trained_tokenizer(model: str, **hub_options: Any) -> PreTrainedTokenizerBase
     # Without its file it may be made up, with no words in it.
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise ValueError(f"{model} has no words for its tokenizer; tokenizer.json is missing: copy the whole folder.")
+    length, special = tokenizer.model_max_length, tokenizer.num_special_tokens_to_add()
+    if type(length) not in (int, float) or not special < length < math.inf or length != int(length):
+        raise ValueError(
+            f"{model} cannot be loaded: `model_max_length` of tokenizer_config.json is {length!r}, but a whole number "
+            f"above {special} is needed: restore the file."
+        )
+    tokenizer.model_max_length = int(length)
     return tokenizer
 
 

@@ -26,7 +26,11 @@ def damage_file(path: Path, damage: str, other: Path) -> None:
         other.write_bytes(content)
     else:
         flipped = bytes([content[middle] ^ 255]) if content else b"x"
-        changed = {"cut off": content[:middle], "empty": b"", "other bytes": content[:middle] + flipped + content[middle + 1 :]}
+        changed = {
+            "cut off": content[:middle],
+            "empty": b"",
+            "other bytes": content[:middle] + flipped + content[middle + 1 :],
+        }
         path.write_bytes(changed[damage])
 
 
@@ -34,7 +38,9 @@ def damaged_checkpoint(torture: "Torture", name: str, damage: str) -> None:
     """A file of the newest checkpoint: an older one is taken, or the run is refused; never other weights."""
     output = torture.folder / "damaged"
     shutil.copytree(torture.undisturbed(name)[0], output)
-    newest = sorted(output.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))[-1:] or [output / "state"]
+    newest = sorted(output.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))[-1:] or [
+        output / "state"
+    ]
     files = sorted(path for path in newest[0].iterdir() if path.is_file())
     # What is the same in both would be no damage.
     differing = [path for path in files if path.read_bytes() not in (b"", files[0].read_bytes())]
@@ -76,7 +82,9 @@ def full_disk(torture: "Torture", name: str) -> None:
         if any(ended.codes):
             torture.note("the disk is full: one line", ended.refused, case, ended.log)
             change_disk(disk, "size=64m")
-            torture.finish("the disk was full: resumes, or says that there is nothing to resume", name, disk / "run", case)
+            torture.finish(
+                "the disk was full: resumes, or says that there is nothing to resume", name, disk / "run", case
+            )
 
 
 def read_only_folder(torture: "Torture", name: str) -> None:

@@ -10,6 +10,8 @@ error, a wrong prediction or an input that takes longer than a minute fails. End
 """
 
 import argparse
+import logging
+import math
 import os
 import resource
 import signal
@@ -24,7 +26,7 @@ from pathlib import Path
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 
 from fuzz_commands import command_targets
-from fuzz_files import Broken, Target, targets
+from fuzz_files import Broken, Target, damaged_copies, targets
 from fuzz_models import model_targets
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
@@ -44,19 +46,24 @@ def fuzz(target: Target, folder: Path, number: int, chance: int, counts: Counter
     path = folder / target.name
 
     def attempt(content: bytes) -> None:
-        path.write_bytes(content)
-        counts["inputs"] += 1
-        signal.alarm(PATIENCE)
-        try:
-            counts[target.check(path, content)] += 1
-        finally:
-            signal.alarm(0)
+        for copy in damaged_copies(content) if target.is_damaged else [content]:
+            path.write_bytes(copy)
+            counts["inputs"] += 1
+            signal.alarm(PATIENCE)
+            try:
+                counts[target.check(path, copy)] += 1
+            except Exception as error:
+                error.add_note(f"input: {copy[:2000]!r}")
+                raise
+            finally:
+                signal.alarm(0)
 
-    for turn in range(0, number, _TURN):
+    while counts["inputs"] < number:
         options = {"database": None, "deadline": None, "suppress_health_check": _CHECKS, "print_blob": False}
-        phases = (Phase.generate, Phase.shrink)
-        limited = settings(max_examples=min(_TURN, number - turn), phases=phases, **options)(given(target.content)(attempt))
-        seed(chance + turn)(limited)()
+        attempts = math.ceil((number - counts["inputs"]) / (16 if target.is_damaged else 1))
+        limited = settings(max_examples=min(_TURN, attempts), phases=(Phase.generate, Phase.shrink), **options)
+        limited = limited(given(target.content)(attempt))
+        seed(chance + counts["inputs"])(limited)()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,11 +74,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--targets", nargs="+", help="formats to try (default: all)")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGALRM, _hangs)
+    # Readers warn of what they mend.
+    logging.disable(logging.WARNING)
     started, failures = time.monotonic(), []
     table: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         # Each with how many inputs of the others one of it costs.
-        weighted = [(found, 1) for found in (targets(),)] + [(model_targets(Path(folder, "models")), 20), (command_targets(Path(folder, "commands")), 20)]
+        weighted = [(found, 1) for found in (targets(),)] + [
+            (model_targets(Path(folder, "models")), 60),
+            (command_targets(Path(folder, "commands")), 60),
+        ]
         known = {name: (target, cost) for found, cost in weighted for name, target in found.items()}
         wanted = args.targets or list(known)
         if unknown := set(wanted) - known.keys():

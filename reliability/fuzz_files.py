@@ -3,8 +3,10 @@
 import gzip
 import io
 import json
+import random
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,22 @@ class Target:
     content: st.SearchStrategy[bytes]
     name: str
     check: Callable[[Path, bytes], str]
+    # Whether damaged copies of each file are tried too, which costs less than to think of another file.
+    is_damaged: bool = True
+
+
+def damaged_copies(content: bytes) -> Iterator[bytes]:
+    """A file, and what copying, editing and sending makes of it; the same for the same file."""
+    chance = random.Random(zlib.crc32(content))
+    yield content
+    yield content.replace(b"\n", b"\r\n")
+    yield content.replace(b"\n", b"\r", chance.randint(1, 2))
+    yield gzip.compress(content, 1, mtime=0)
+    for _ in range(4):
+        place = chance.randint(0, len(content))
+        yield content[:place]
+        yield content[:place] + chance.choice(_NASTY[:-9]) + content[place + chance.randint(0, 3) :]
+        yield content[:place] + chance.randbytes(1) + content[place + 1 :]
 
 
 class Broken(AssertionError):
@@ -67,8 +85,9 @@ def _lines(content: bytes) -> list[bytes]:
     """Lines as `\\n` ends them, without a mark before the first."""
     if content[:2] == b"\x1f\x8b":
         content = gzip.decompress(content)
-    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    return lines if lines[-1] else lines[:-1]
+    lines = content.split(b"\n")
+    lines = lines if lines[-1] else lines[:-1]
+    return [line.removeprefix(b"\xef\xbb\xbf") if i == 0 else line for i, line in enumerate(lines)]
 
 
 def _row_check(file_format: str, **options: Any) -> Callable[[Path, bytes], str]:
@@ -93,7 +112,9 @@ def _row_check(file_format: str, **options: Any) -> Callable[[Path, bytes], str]
         if file_format in ("pecos", "text_pair") and len(rows) + bad_rows.total != len(lines):
             raise Broken(f"{len(rows)} used and {bad_rows.total} refused of {len(lines)} lines")
         used = "\n".join(row["text"] for row in rows)
-        for number, line in enumerate(lines, start=1):
+        # The first line of a table has the names of its columns.
+        begin = int(file_format in ("csv", "tsv", "aplc_csv"))
+        for number, line in enumerate(lines[begin:], start=begin + 1):
             for good in GOOD_TEXT.findall(line.decode("utf-8", "replace")):
                 if good not in used and not any(first <= number <= last for first, last in bad_rows.spans):
                     raise Broken(f"{good!r} in line {number} is neither used nor refused ({bad_rows.spans})")
@@ -140,22 +161,71 @@ def _label_counts(path: Path) -> None:
 
 # Pieces that readers stumble over: quotes, delimiters, ends of lines, marks, halves of characters, numbers without end.
 _NASTY = [
-    *(b'"', b'""', b"'", b",", b";", b"\t", b"\\", b"\\n", b"\r", b"\r\n", b"\n", b"\0", b" ", b"\x0b", b"\x1c", b"\xe2\x80\xa8"),
+    *(
+        b'"',
+        b'""',
+        b"'",
+        b",",
+        b";",
+        b"\t",
+        b"\\",
+        b"\\n",
+        b"\r",
+        b"\r\n",
+        b"\n",
+        b"\0",
+        b" ",
+        b"\x0b",
+        b"\x1c",
+        b"\xe2\x80\xa8",
+    ),
     *(b"\xef\xbb\xbf", b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\\ud800", b"\xf0\x9f\x8d\x8e", b"{", b"}", b"[", b"]"),
-    *(b"NaN", b"Infinity", b"1e999", b"-1", b"0", b"9" * 30, b"9" * 5000, b"1:1", b"0:nan", b":", b"null", b"true", b"=1+1"),
-    *(b"[" * 3000, b"a" * 70_000, b"\x1f\x8b", b"PK\x03\x04", b"\x93NUMPY", b"#", b"---", b"&a *a", b"!!python/object:os.system x"),
+    *(
+        b"NaN",
+        b"Infinity",
+        b"1e999",
+        b"-1",
+        b"0",
+        b"9" * 30,
+        b"9" * 5000,
+        b"1:1",
+        b"0:nan",
+        b":",
+        b"null",
+        b"true",
+        b"=1+1",
+    ),
+    *(
+        b"[" * 3000,
+        b"a" * 70_000,
+        b"\x1f\x8b",
+        b"PK\x03\x04",
+        b"\x93NUMPY",
+        b"#",
+        b"---",
+        b"&a *a",
+        b"!!python/object:os.system x",
+    ),
 ]
-_PIECES = st.sampled_from(_NASTY) | st.binary(max_size=8) | st.text(max_size=8).map(lambda text: text.encode("utf-8", "surrogatepass"))
+_PIECES = (
+    st.sampled_from(_NASTY)
+    | st.binary(max_size=8)
+    | st.text(max_size=8).map(lambda text: text.encode("utf-8", "surrogatepass"))
+)
 _ENDS = st.sampled_from([b"\n", b"\n", b"\n", b"\r\n", b"\r", b"\n\n", b"", b"\n \n"])
 
 
-def _files(good: Callable[[int], bytes], header: bytes = b"", more: st.SearchStrategy[bytes] | None = None) -> st.SearchStrategy[bytes]:
+def _files(
+    good: Callable[[int], bytes], header: bytes = b"", more: st.SearchStrategy[bytes] | None = None
+) -> st.SearchStrategy[bytes]:
     """Files of good lines, damaged ones and nonsense, in any order, perhaps zipped or cut off."""
     nonsense = st.lists(_PIECES, max_size=4).map(b"".join)
     damaged = st.tuples(st.integers(0, 99), st.integers(0, 80), _PIECES, st.integers(0, 9)).map(
         lambda drawn: good(drawn[0])[: drawn[1]] + drawn[2] + good(drawn[0])[drawn[1] + drawn[3] :]
     )
-    line = st.one_of(st.integers(0, 99).map(good), st.integers(0, 99).map(good), damaged, nonsense, *[more or st.nothing()])
+    line = st.one_of(
+        st.integers(0, 99).map(good), st.integers(0, 99).map(good), damaged, nonsense, *[more or st.nothing()]
+    )
     lines = st.lists(st.tuples(line, _ENDS).map(b"".join), max_size=8).map(b"".join)
     start = st.sampled_from([b"", b"", b"", b"\xef\xbb\xbf"])
     whole = st.tuples(start, st.sampled_from([header, header, header, b""]), lines).map(b"".join)
@@ -179,9 +249,9 @@ _VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
-_OBJECTS = st.fixed_dictionaries({}, optional={"text": _VALUES, "labels": _VALUES, "target_ind": _VALUES, "title": _VALUES}).map(
-    lambda value: json.dumps(value).encode("utf-8", "surrogatepass")
-)
+_OBJECTS = st.fixed_dictionaries(
+    {}, optional={"text": _VALUES, "labels": _VALUES, "target_ind": _VALUES, "title": _VALUES}
+).map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass"))
 
 
 def _npz(arrays: dict[str, Any], cut: int, flip: int) -> bytes:
@@ -214,17 +284,29 @@ _ARRAYS = st.one_of(
 _DAMAGE = st.sampled_from([0, 0, 0, 1, 7, 40]), st.sampled_from([0, 0, 0]) | st.integers(1, 10**6)
 
 
-def _archives(*names: str) -> st.SearchStrategy[bytes]:
-    kinds = st.sampled_from([np.array(name.encode()) for name in ("csr", "csc", "coo", "dia", "x")])
-    whole = {
-        **{name: _ARRAYS for name in names},
-        **({"format": kinds, "shape": st.just(np.array([2, 3])) | _ARRAYS} if "indptr" in names else {}),
-    }
-    arrays = st.fixed_dictionaries({}, optional=whole) | st.fixed_dictionaries(whole)
+def _archives(*whole: dict[str, np.ndarray]) -> st.SearchStrategy[bytes]:
+    """Archives of these arrays, of which some are others or missing, perhaps damaged."""
+    names = sorted({name for arrays in whole for name in arrays})
+    others = st.dictionaries(st.sampled_from(names), _ARRAYS, max_size=2)
+    missing = st.sets(st.sampled_from(names), max_size=1)
+    arrays = st.tuples(st.sampled_from(whole), others, missing).map(
+        lambda drawn: {name: value for name, value in (drawn[0] | drawn[1]).items() if name not in drawn[2]}
+    )
     return st.tuples(arrays, *_DAMAGE).map(lambda drawn: _npz(*drawn))
 
 
-_MATRIX = _archives("data", "indices", "indptr", "row", "col")
+def _matrix(kind: str, **arrays: list[int]) -> dict[str, np.ndarray]:
+    values = {"format": np.array(kind.encode()), "shape": np.array([2, 3]), "data": np.ones(3)}
+    return values | {name: np.array(value) for name, value in arrays.items()}
+
+
+_MATRIX = _archives(
+    _matrix("csr", indices=[0, 2, 1], indptr=[0, 2, 3]),
+    _matrix("csc", indices=[0, 1, 0], indptr=[0, 1, 2, 3]),
+    _matrix("coo", row=[0, 0, 1], col=[0, 2, 1]),
+)
+_TREE = {"label_order": np.array([0, 2, 1]), "child_starts_0": np.array([0, 2]), "child_starts_1": np.array([0, 2, 3])}
+_VECTORS = _archives({"words": np.array(["a", "b", "c"]), "vectors": np.ones((3, 2), dtype=np.float32)})
 _SPARSE_LINE = "0,2 0:0.5 3:{}"
 
 
@@ -233,20 +315,40 @@ def targets() -> dict[str, Target]:
     table, tabs = b"text,labels\n", b"text\tlabels\n"
     rows = {
         "jsonl": Target(_files(_json_line, more=_OBJECTS), "rows.jsonl", _row_check("jsonl")),
-        "csv": Target(_files(lambda i: f'"good text {i} end",label {i % 3}'.encode(), table), "rows.csv", _row_check("csv")),
-        "csv without quotes": Target(_files(lambda i: f"good text {i} end,label {i % 3}".encode(), table), "rows.csv", _row_check("csv")),
-        "tsv": Target(_files(lambda i: f"good text {i} end\tlabel {i % 3}".encode(), tabs), "rows.tsv", _row_check("tsv")),
-        "aplc_csv": Target(_files(lambda i: f'{i},"good text {i} end",1'.encode(), b"guid,text,labels\n"), "rows.csv", _row_check("aplc_csv")),
+        "csv": Target(
+            _files(lambda i: f'"good text {i} end",label {i % 3}'.encode(), table), "rows.csv", _row_check("csv")
+        ),
+        "csv without quotes": Target(
+            _files(lambda i: f"good text {i} end,label {i % 3}".encode(), table), "rows.csv", _row_check("csv")
+        ),
+        "tsv": Target(
+            _files(lambda i: f"good text {i} end\tlabel {i % 3}".encode(), tabs), "rows.tsv", _row_check("tsv")
+        ),
+        "aplc_csv": Target(
+            _files(lambda i: f'{i},"good text {i} end",1'.encode(), b"guid,text,labels\n"),
+            "rows.csv",
+            _row_check("aplc_csv"),
+        ),
         "xc_json": Target(
-            _files(lambda i: json.dumps({"title": f"good text {i} end", "target_ind": [i % 3]}).encode(), more=_OBJECTS), "rows.json", _row_check("xc_json")
+            _files(
+                lambda i: json.dumps({"title": f"good text {i} end", "target_ind": [i % 3]}).encode(), more=_OBJECTS
+            ),
+            "rows.json",
+            _row_check("xc_json"),
         ),
         "pecos": Target(_files(lambda i: f"{i % 3},7\tgood text {i} end".encode()), "rows.txt", _row_check("pecos")),
         "text_pair": Target(_files(lambda i: f"good text {i} end".encode()), "texts.txt", _pair_check),
         "pecos_npz": Target(_MATRIX, "Y.trn.npz", _matrix_check),
-        "any format": Target(_files(_json_line, table, _OBJECTS), "rows.csv", _check(lambda path: list(read_rows(path)))),
+        "any format": Target(
+            _files(_json_line, table, _OBJECTS), "rows.csv", _check(lambda path: list(read_rows(path)))
+        ),
     }
     texts = {
-        f"predict {name or 'by content'}": Target(_files(_json_line if name in ("jsonl", None) else good, header, _OBJECTS), f"rows.{name or 'data'}", _text_row_check(name))
+        f"predict {name or 'by content'}": Target(
+            _files(_json_line if name in ("jsonl", None) else good, header, _OBJECTS),
+            f"rows.{name or 'data'}",
+            _text_row_check(name),
+        )
         for name, good, header in (
             ("jsonl", _json_line, b""),
             ("csv", lambda i: f'"good text {i} end",{i}'.encode(), b"text,number\n"),
@@ -258,29 +360,50 @@ def targets() -> dict[str, Target]:
     names = ["a", "b", "c"]
     others = {
         "sparse matrix": Target(_MATRIX, "matrix.npz", _check(read_sparse_matrix)),
-        "label tree": Target(_archives("label_order", "child_starts_0", "child_starts_1"), "tree.npz", _check(LabelTree.load)),
-        "word vectors, npz": Target(_archives("words", "vectors"), "vectors.npz", _check(lambda path: load_word_vectors(path, names))),
+        "label tree": Target(_archives(_TREE), "tree.npz", _check(LabelTree.load)),
+        "word vectors, npz": Target(_VECTORS, "vectors.npz", _check(lambda path: load_word_vectors(path, names))),
         "word vectors, text": Target(
-            _files(lambda i: f"{'abc'[i % 3]} 0.5 {i}".encode(), b"3 2\n"), "vectors.txt", _check(lambda path: load_word_vectors(path, names))
+            _files(lambda i: f"{'abc'[i % 3]} 0.5 {i}".encode(), b"3 2\n"),
+            "vectors.txt",
+            _check(lambda path: load_word_vectors(path, names)),
         ),
-        "sparse features": Target(_files(lambda i: _SPARSE_LINE.format(i).encode(), b"2 9 3\n"), "features.txt", _check(read_sparse)),
-        "label map": Target(_files(lambda i: json.dumps({"title": f"t{i}", "uid": i}).encode(), more=_OBJECTS), "map.json", _check(read_label_map)),
+        "sparse features": Target(
+            _files(lambda i: _SPARSE_LINE.format(i).encode(), b"2 9 3\n"), "features.txt", _check(read_sparse)
+        ),
+        "label map": Target(
+            _files(lambda i: json.dumps({"title": f"t{i}", "uid": i}).encode(), more=_OBJECTS),
+            "map.json",
+            _check(read_label_map),
+        ),
         "label names": Target(_files(lambda i: f"label {i}".encode()), "names.txt", _check(read_names)),
-        "labels.txt": Target(st.one_of(st.just(b"a\nb\nc\n"), _files(lambda i: names[i % 3].encode())), "labels.txt", _check(_label_space)),
+        "labels.txt": Target(
+            st.one_of(st.just(b"a\nb\nc\n"), _files(lambda i: names[i % 3].encode())),
+            "labels.txt",
+            _check(_label_space),
+        ),
         "label_counts.json": Target(
-            st.dictionaries(st.sampled_from(["num_texts", "counts", "x"]), _VALUES).map(lambda value: json.dumps(value).encode())
+            st.dictionaries(st.sampled_from(["num_texts", "counts", "x"]), _VALUES).map(
+                lambda value: json.dumps(value).encode()
+            )
             | _files(lambda i: b'{"num_texts": 9, "counts": [1, 2, 3]}'),
             "label_counts.json",
             _check(_label_counts),
         ),
         "predictions, JSON lines": Target(
-            _files(lambda i: json.dumps({"text": f"t{i}", "predictions": [{"label": "a", "score": 0.5}]}).encode(), more=_OBJECTS),
+            _files(
+                lambda i: json.dumps({"text": f"t{i}", "predictions": [{"label": "a", "score": 0.5}]}).encode(),
+                more=_OBJECTS,
+            ),
             "predictions.jsonl",
             _check(lambda path: read_prediction_file(str(path), label_names=names)),
         ),
-        "predictions, matrix": Target(_MATRIX, "predictions.npz", _check(lambda path: read_prediction_file(str(path), label_names=names))),
+        "predictions, matrix": Target(
+            _MATRIX, "predictions.npz", _check(lambda path: read_prediction_file(str(path), label_names=names))
+        ),
         "predictions, omikuji": Target(
-            _files(lambda i: f"{i % 3}:0.5".encode()), "predictions.txt", _check(lambda path: read_prediction_file(str(path), label_names=names))
+            _files(lambda i: f"{i % 3}:0.5".encode()),
+            "predictions.txt",
+            _check(lambda path: read_prediction_file(str(path), label_names=names)),
         ),
     }
     return rows | texts | others
@@ -291,7 +414,9 @@ def _pair_check(path: Path, content: bytes) -> str:
     labels = path.with_name("labels.txt")
     labels.write_bytes(b"a b\n" * max(1, content.count(b"\n")))
     rows, bad_rows = [], _Reported()
-    outcome = refused(lambda: rows.extend(read_rows(path, file_format="text_pair", labels_path=labels, bad_rows=bad_rows)), path)
+    outcome = refused(
+        lambda: rows.extend(read_rows(path, file_format="text_pair", labels_path=labels, bad_rows=bad_rows)), path
+    )
     if outcome == "used" and len(rows) + bad_rows.total != len(_lines(content)):
         raise Broken(f"{len(rows)} used and {bad_rows.total} refused of {len(_lines(content))} lines")
     return outcome

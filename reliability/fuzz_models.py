@@ -43,7 +43,9 @@ def _json_files(whole: bytes) -> st.SearchStrategy[bytes]:
     """A JSON file of which one value is another one, or missing, or whose text is damaged."""
     value = json.loads(whole)
     ways = _leaves(value)
-    changed = st.tuples(st.sampled_from(ways), _SETTINGS).map(lambda drawn: json.dumps(_replaced(value, *drawn)).encode())
+    changed = st.tuples(st.sampled_from(ways), _SETTINGS).map(
+        lambda drawn: json.dumps(_replaced(value, *drawn)).encode()
+    )
     top = st.sampled_from(list(value))
     less = top.map(lambda name: json.dumps({key: item for key, item in value.items() if key != name}).encode())
     return st.one_of(changed, changed, changed, less, _damaged(whole))
@@ -79,8 +81,12 @@ def _weights(whole: bytes) -> st.SearchStrategy[bytes]:
     integers = [name for name in names if header[name]["dtype"] in ("I32", "I64")]
     offsets = st.integers(0, 8 + length - 1)
     return st.one_of(
-        st.tuples(st.sampled_from(_leaves(header)), _SETTINGS).map(lambda drawn: with_header(_replaced(header, *drawn))),
-        st.sampled_from(names).map(lambda name: with_header({key: value for key, value in header.items() if key != name})),
+        st.tuples(st.sampled_from(_leaves(header)), _SETTINGS).map(
+            lambda drawn: with_header(_replaced(header, *drawn))
+        ),
+        st.sampled_from(names).map(
+            lambda name: with_header({key: value for key, value in header.items() if key != name})
+        ),
         st.tuples(st.sampled_from(floats), st.sampled_from([math.nan, math.inf, -math.inf])).map(with_number),
         # Tables of experts and trees point somewhere; here they point elsewhere.
         st.tuples(st.sampled_from(integers or floats), st.floats(width=32, allow_nan=False)).map(with_number),
@@ -129,8 +135,16 @@ def model_targets(folder: Path) -> dict[str, Target]:
             raise RuntimeError(f"no model {name}")
         torch.manual_seed(0)
         load_file(model / "model.safetensors")
-        for file, strategy in (("config.json", _json_files), ("model.safetensors", _weights), ("labels.txt", _damaged)):
-            found[f"model with {name}, {file}"] = Target(strategy((model / file).read_bytes()), file, _check(model, file))
+        for file, strategy in (
+            ("config.json", _json_files),
+            ("model.safetensors", _weights),
+            ("labels.txt", _damaged),
+        ):
+            found[f"model with {name}, {file}"] = Target(
+                strategy((model / file).read_bytes()), file, _check(model, file), is_damaged=False
+            )
     for file in ("tokenizer.json", "tokenizer_config.json"):
-        found[f"model with experts, {file}"] = Target(_json_files((model / file).read_bytes()), file, _check(model, file))
+        found[f"model with experts, {file}"] = Target(
+            _json_files((model / file).read_bytes()), file, _check(model, file), is_damaged=False
+        )
     return found

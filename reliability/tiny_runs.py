@@ -9,6 +9,7 @@ import runpy
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,9 +22,13 @@ os.environ |= {"TQDM_MININTERVAL": "0", "TQDM_MINITERS": "1"}
 
 import torch
 from safetensors.torch import load_file
+from tqdm import tqdm
 from transformers import AutoModel, BertConfig, BertTokenizerFast
 
 from glocal_xml.cli import main as command
+
+# That of tqdm is shared with forked processes: one that is killed while it holds it would stop all that follow.
+tqdm.set_lock(threading.RLock())
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "run_xmtc_no_trainer.py"
 WORDS = "apple banana cherry dog elephant fox green house ice jungle kite lemon moon night ocean paper queen".split()
@@ -108,7 +113,14 @@ class Workshop:
         self._write("validation.jsonl", range(44, 57))
         files = [f"--{part}_file={self.folder}/{part}.jsonl" for part in ("train", "validation")]
         self.flags = [
-            *(f"--encoder={encoder}", *files, "--metrics_at", "1", "--per_device_train_batch_size=4", "--use_cpu=true"),
+            *(
+                f"--encoder={encoder}",
+                *files,
+                "--metrics_at",
+                "1",
+                "--per_device_train_batch_size=4",
+                "--use_cpu=true",
+            ),
             *("--per_device_eval_batch_size=1", "--num_train_epochs=3", "--learning_rate=1e-2", "--logging_steps=1"),
             *("--disable_tqdm=false", "--save_total_limit=2", "--encoder_dropout=true"),
         ]
@@ -155,9 +167,7 @@ def _free_port() -> int:
         return server.getsockname()[1]
 
 
-def _fork(
-    kind: Kind, flags: list[str], log: Path, rank: int, port: int, prepare: Callable[[], None] | None
-) -> int:
+def _fork(kind: Kind, flags: list[str], log: Path, rank: int, port: int, prepare: Callable[[], None] | None) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -224,8 +234,9 @@ def is_running(pid: int) -> bool:
 
 
 def until(reached: Callable[[], bool], pids: list[int]) -> None:
-    """Waits until something is so, or a process has ended."""
-    while all(map(is_running, pids)) and not reached():
+    """Waits until something is so, or a process has ended, or hangs."""
+    deadline = time.monotonic() + PATIENCE
+    while all(map(is_running, pids)) and not reached() and time.monotonic() < deadline:
         time.sleep(0.001)
 
 

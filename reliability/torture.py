@@ -102,13 +102,22 @@ class Torture:
         whole = self.undisturbed(name)[0]
         ended_well = not any(resumed.codes) and (output / "model.safetensors").is_file()
         other = different_weights(whole, output) if ended_well else ["no model"]
-        self.note("final weights are those of the undisturbed run, bit by bit", not other, f"{case}; {name}: {other[:3]}", resumed.log)
+        self.note(
+            "final weights are those of the undisturbed run, bit by bit",
+            not other,
+            f"{case}; {name}: {other[:3]}",
+            resumed.log,
+        )
         self.note("no temporary files stay", not (left := list(leftovers(output))), f"{case}; {name}: {left}")
         shutil.rmtree(output, ignore_errors=True)
 
     def table(self) -> str:
         """Promise, tried, held."""
-        rows = [(promise, str(self.tried[promise]), str(self.held[promise])) for promise in self.tried if promise != "kills"]
+        rows = [
+            (promise, str(self.tried[promise]), str(self.held[promise]))
+            for promise in self.tried
+            if promise != "kills"
+        ]
         lines = [f"| {promise} | {tried} | {held} |" for promise, tried, held in rows]
         return "\n".join(["| promise | tried | held |", "|---|---|---|", *lines, "", f"{self.tried['kills']} kills"])
 
