@@ -31,6 +31,7 @@ from transformers.trainer_pt_utils import get_parameter_names
 from glocal_xml.data import XMTCCollator, tokenize
 from glocal_xml.interruption import terminated_like_ctrl_c
 from glocal_xml.json_text import json_text, read_json_object
+from glocal_xml.plain_errors import mendable, one_line
 from glocal_xml.training import branch_metrics, card_of_run, clip_gradients, parameter_groups, parse_arguments
 from glocal_xml.training.callbacks import evaluation_line
 from glocal_xml.training.collapse import CollapseWatch
@@ -367,8 +368,10 @@ if __name__ == "__main__":
     try:
         with terminated_like_ctrl_c():
             main(sys.argv[1:])
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except Exception as error:
+        if (reason := mendable(error)) is None:
+            raise
+        print(f"error: {one_line(reason)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("Interrupted. The same command with `--resume_from_checkpoint last` continues after the last epoch.")

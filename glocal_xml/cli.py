@@ -7,11 +7,8 @@ from importlib import import_module
 from typing import NamedTuple
 
 from glocal_xml.interruption import terminated_like_ctrl_c
+from glocal_xml.plain_errors import mendable, one_line
 from glocal_xml.version import __version__
-
-_LONGEST_MESSAGE = 700
-# What safetensors and torch say where a disk or the memory is full.
-_NO_ROOM = ("No space left on device", "PytorchStreamWriter failed writing", "File too large", "can't allocate memory")
 
 
 class Command(NamedTuple):
@@ -93,31 +90,17 @@ def main(argv: list[str] | None = None) -> int:
             code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except Exception as error:
-        reason = _reason(error)
+        reason = mendable(error)
         if reason is None:
             raise
         if isinstance(reason, BrokenPipeError) and _output_is_closed():
             return 141
-        print(f"glocal-xml: error: {_one_line(reason)}", file=sys.stderr)
+        print(f"glocal-xml: error: {one_line(reason)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("glocal-xml: interrupted", file=sys.stderr)
         return 130
     return code
-
-
-def _reason(error: BaseException | None) -> BaseException | None:
-    """What a user can mend: a mistake, or what the system refuses, also where a library made something else of it."""
-    while error is not None:
-        if isinstance(error, ValueError | OSError | MemoryError) or any(words in str(error) for words in _NO_ROOM):
-            return error
-        error = error.__cause__
-    return None
-
-
-def _one_line(error: BaseException) -> str:
-    message = " ".join(str(error).split()) or type(error).__name__
-    return message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 150]} … {message[-150:]}"
 
 
 def _run(argv: list[str]) -> int:

@@ -20,7 +20,6 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}

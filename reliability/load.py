@@ -49,7 +49,9 @@ class Clients:
             try:
                 if kind == "predict":
                     answer = client.predict(text, api_name="/predict")
-                    good = all(item["label"].startswith("is ") and 0 <= item["score"] <= 1 for item in labels_of(answer))
+                    good = all(
+                        item["label"].startswith("is ") and 0 <= item["score"] <= 1 for item in labels_of(answer)
+                    )
                 elif kind == "explain":
                     good = bool(client.predict(text, ["is apple"], api_name="/explain"))
                 else:
@@ -67,7 +69,9 @@ class Clients:
 
 def labels_of(answer: object) -> list[dict]:
     """The labels of an answer, which has them as a list or under a name."""
-    return answer if isinstance(answer, list) else answer["predictions"] if "predictions" in answer else answer["labels"]
+    return (
+        answer if isinstance(answer, list) else answer["predictions"] if "predictions" in answer else answer["labels"]
+    )
 
 
 def make_text(length: int, chance: random.Random) -> str:
@@ -146,10 +150,12 @@ def ask(server: subprocess.Popen, url: str, rows: Path, args: argparse.Namespace
     for error in clients.errors[:10]:
         print(error[:500])
     requests, times = sum(clients.counts.values()), sorted(clients.seconds)
-    print(f"{args.clients} clients, {args.seconds:.0f} s: {requests} requests {dict(clients.counts)}, {len(clients.errors)} errors, "
-          f"{waiting} without an answer")  # fmt: skip
-    print(f"texts of {min(clients.lengths):,} to {max(clients.lengths):,} characters, {sum(clients.lengths):,} in all; "
-          f"median answer {times[len(times) // 2]:.2f} s, slowest {times[-1]:.2f} s")  # fmt: skip
+    asked = f"{args.clients} clients, {args.seconds:.0f} s: {requests} requests {dict(clients.counts)}"
+    print(f"{asked}, {len(clients.errors)} errors, {waiting} without an answer")
+    sizes = (
+        f"texts of {min(clients.lengths):,} to {max(clients.lengths):,} characters, {sum(clients.lengths):,} in all"
+    )
+    print(f"{sizes}; median answer {times[len(times) // 2]:.2f} s, slowest {times[-1]:.2f} s")
     print("largest memory in each third: " + ", ".join(f"{size:.0f} MB" for size in thirds))
     if args.figure:
         figure(curve, args.clients, args.figure)

@@ -31,7 +31,10 @@ from glocal_xml.cli import main as command
 tqdm.set_lock(threading.RLock())
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "run_xmtc_no_trainer.py"
-WORDS = "apple banana cherry dog elephant fox green house ice jungle kite lemon moon night ocean paper queen".split()
+WORDS = [
+    *("apple", "banana", "cherry", "dog", "elephant", "fox", "green", "house", "ice"),
+    *("jungle", "kite", "lemon", "moon", "night", "ocean", "paper", "queen"),
+]
 _SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 _TREE = ["--label_tree", '{"cluster_size": 2}', "--model_config", '{"training_beam": 2, "beam": 3, "top_k": 4}']
 _HEADS = ["--experts", "none", "--blend", "false"]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,15 @@ logger = logging.getLogger(__name__)
 
 # What `--encoder` is for a model of experts alone.
 NO_ENCODER = "none"
+# Numbers of Trainer that must be finite, and how low they may be; others it checks itself.
+_LOWEST = {
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "adam_epsilon", "seed"), 0),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor", "frozen_layers", "num_train_epochs"), 0),
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), 1),
+    **dict.fromkeys(("save_total_limit", "early_stopping_patience", "eval_accumulation_steps"), 1),
+    # As whole numbers, or as shares of all steps.
+    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "minutes"), 0),
+}
 MODEL_TYPES = sorted(config_class.model_type for config_class in FAMILIES)
 
 
@@ -215,6 +225,7 @@ class XMTCTrainingArguments(TrainingArguments):
     disable_tqdm: bool | None = field(default=None, metadata={"help": "No progress bars; default: off a terminal."})
 
     def __post_init__(self):
+        _check_numbers(self)
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         accelerated = torch.accelerator.is_available() and not self.use_cpu
@@ -255,8 +266,19 @@ class XMTCTrainingArguments(TrainingArguments):
         rates = read_dict("module_learning_rates", self.module_learning_rates)
         try:
             self.module_learning_rates = {pattern: float(rate) for pattern, rate in rates.items()}
-        except (TypeError, ValueError):
-            raise ValueError(f"`module_learning_rates` must hold numbers, got {rates}.") from None
+            if not all(0 <= rate < math.inf for rate in self.module_learning_rates.values()):
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"`module_learning_rates` must hold numbers from 0 up, got {rates}.") from None
+
+
+def _check_numbers(args: "XMTCTrainingArguments") -> None:
+    """Refuses numbers that are not finite, or too low, of which Trainer would make a traceback or another run."""
+    for name, lowest in _LOWEST.items():
+        value = getattr(args, name)
+        # What a recipe holds may be no number, which Trainer says itself.
+        if isinstance(value, int | float) and not lowest <= value < 2**63:
+            raise ValueError(f"`{name}` must be a number from {lowest} up, got {value}.")
 
 
 def read_dict(name: str, value: dict | str | None) -> dict[str, Any]:
