@@ -159,7 +159,7 @@ def _label_counts(path: Path) -> None:
     LabelSpace.load(path.parent)
 
 
-# Pieces that readers stumble over: quotes, delimiters, ends of lines, marks, halves of characters, numbers without end.
+# Pieces that readers stumble over: quotes, delimiters, ends of lines, marks, halves of characters, endless numbers.
 _NASTY = [
     *(
         b'"',

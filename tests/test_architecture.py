@@ -17,7 +17,7 @@ ALLOWED = {
     "experts": {"calibration", "data", "metrics", "modeling"},
     "training": {
         *("atomic_file", "calibration", "data", "experts", "json_text", "metrics", "modeling", "pretrained"),
-        *("interruption", "trained_model"),
+        *("interruption", "plain_errors", "trained_model"),
     },
     "analysis": {"atomic_file", "data", "modeling", "training"},
     "estimate": {"atomic_file", "data", "modeling", "trained_model", "training"},
@@ -26,6 +26,7 @@ ALLOWED = {
     "export": {"modeling"},
     "atomic_file": set(),
     "interruption": set(),
+    "plain_errors": set(),
     "json_text": set(),
     "pretrained": set(),
     "several_processes": set(),
@@ -40,7 +41,7 @@ ALLOWED = {
         *("modeling", "several_processes", "tagged_rows", "trained_model", "training"),
     },
     # The other packages by name, when a command runs.
-    "cli": {"interruption", "version"},
+    "cli": {"interruption", "plain_errors", "version"},
     "__init__": {"data", "explain", "metrics", "modeling", "pretrained", "training", "version"},
 }
 # Rooms whose files may only import these packages: they are copied to the Hub, or must stay light.

@@ -88,7 +88,7 @@ def _check_names(name_or_path: str | os.PathLike, options: Mapping[str, Any]) ->
 
 
 def _check_ways(name_or_path: str | os.PathLike, options: Mapping[str, Any]) -> None:
-    """Refuses a config.json that asks for code of others, or for weights that were packed: models here are saved plain."""
+    """Refuses a config.json that asks for code of others, or for packed weights: models here are saved plain."""
     try:
         fields = json.loads(read_file(name_or_path, CONFIG_NAME, dict(options)) or "{}")
     except (ValueError, RecursionError) as error:

@@ -26,7 +26,7 @@ NO_ENCODER = "none"
 # Numbers of Trainer that must be finite, and how low they may be; others it checks itself.
 _LOWEST = {
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "adam_epsilon", "seed"), 0),
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor", "frozen_layers", "num_train_epochs"), 0),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor", "frozen_layers"), 0),
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), 1),
     **dict.fromkeys(("save_total_limit", "early_stopping_patience", "eval_accumulation_steps"), 1),
     # As whole numbers, or as shares of all steps.
@@ -257,7 +257,7 @@ class XMTCTrainingArguments(TrainingArguments):
             raise ValueError(f"`metrics_at` must hold numbers of at least 1, got {self.metrics_at}.")
         if self.threshold_f not in F_KINDS:
             raise ValueError(f"`threshold_f` must be one of {', '.join(F_KINDS)}, got {self.threshold_f!r}.")
-        if self.num_train_epochs <= 0 and self.max_steps <= 0:
+        if not 0 < self.num_train_epochs < math.inf and self.max_steps <= 0:
             raise ValueError(f"`num_train_epochs` must be above 0, got {self.num_train_epochs}: nothing is trained.")
         if self.frozen_layers < 0:
             raise ValueError(f"`frozen_layers` must be at least 0, got {self.frozen_layers}.")
