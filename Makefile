@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-SOURCES := glocal_xml glocal_xml_command.py examples tests benchmarks
+SOURCES := glocal_xml glocal_xml_command.py examples tests benchmarks reliability
 
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -13,7 +13,8 @@ NUMERIC_TESTS := tests/modeling/test_attention_heads.py tests/modeling/test_line
 	tests/modeling/test_label_scores.py tests/modeling/test_old_checkpoints.py tests/modeling/test_pipeline_xmtc.py \
 	tests/demo/test_page.py tests/explain/test_contributions.py
 
-.PHONY: bench compatibility coverage demo docs help quality style test test-plain-kernels test-slow wheel
+.PHONY: bench compatibility coverage demo docs fuzz help load quality style test test-lowest test-newest test-plain-kernels \
+	test-slow torture wheel
 
 # The stamp is newer than what it was made from, so an environment is built once and again when dependencies change.
 $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
@@ -36,6 +37,27 @@ test-slow: $(VENV)/.installed  ## Run the tests with real weights and real data
 
 coverage: $(VENV)/.installed  ## Run the same tests and report which lines they reach
 	$(BIN)/python -m pytest --cov --cov-report=term --cov-report=html
+
+torture: $(VENV)/.installed  ## Kill, starve and damage training runs; 60 kills, in about ten minutes
+	$(BIN)/python reliability/torture.py
+
+fuzz: $(VENV)/.installed  ## Give every reader, command and loader 200,000 hostile inputs
+	$(BIN)/python -W ignore reliability/fuzz.py
+
+load: $(VENV)/.installed  ## 32 clients on the page for 5 minutes
+	$(BIN)/python reliability/load.py --figure docs/images/load.png
+
+# In environments of their own. torch stays where it is: other versions may pull gigabytes of CUDA.
+test-lowest:  ## Run the tests with the oldest versions that setup.cfg allows
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(PYTHON) reliability/lowest_versions.py > $(VENV)-lowest/constraints.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --constraint $(VENV)-lowest/constraints.txt --editable ".[dev]"
+	$(VENV)-lowest/bin/python -m pytest
+
+test-newest:  ## Run the tests with the newest versions
+	$(PYTHON) -m venv $(VENV)-newest
+	$(VENV)-newest/bin/python -m pip install --quiet --upgrade torch==2.13.0 --editable ".[dev]"
+	$(VENV)-newest/bin/python -m pytest
 
 quality: $(VENV)/.installed  ## Check lint, format and types
 	$(BIN)/ruff check $(SOURCES)

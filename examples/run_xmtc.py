@@ -12,6 +12,7 @@ A recipe is a file of flags. `--help` lists them all: model, data, and Transform
 import sys
 import time
 
+from glocal_xml.plain_errors import mendable, one_line
 from glocal_xml.runs import (
     RunExperts,
     RunReport,
@@ -94,6 +95,9 @@ if __name__ == "__main__":
     start_logging()
     try:
         main(sys.argv[1:])
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except Exception as error:
+        # A mistake, or what the system refuses; anything else is a bug, with its traceback.
+        if (reason := mendable(error)) is None:
+            raise
+        print(f"error: {one_line(reason)}", file=sys.stderr)
         sys.exit(2)

@@ -23,6 +23,7 @@ from transformers import get_scheduler
 
 from glocal_xml import runs
 from glocal_xml.data import XMTCCollator
+from glocal_xml.plain_errors import mendable, one_line
 from glocal_xml.training import (
     CollapseWatch,
     branch_metrics,
@@ -169,6 +170,9 @@ if __name__ == "__main__":
     runs.start_logging()
     try:
         main(sys.argv[1:])
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except Exception as error:
+        # A mistake, or what the system refuses; anything else is a bug, with its traceback.
+        if (reason := mendable(error)) is None:
+            raise
+        print(f"error: {one_line(reason)}", file=sys.stderr)
         sys.exit(2)

@@ -1,5 +1,6 @@
 """Trained models opened for use, and what is wrong with those that cannot be, in one line."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, Pipeline, PreTrai
 
 from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
 
+_ANY_TEXT = "a text"
 _TASK = "extreme-multi-label-classification"
 
 
@@ -55,11 +57,22 @@ def trained_config(model: str, **hub_options: Any) -> XMTCConfig:
 
 def trained_tokenizer(model: str, **hub_options: Any) -> PreTrainedTokenizerBase:
     """The tokenizer of a trained model; options as for [`trained_config`]."""
+    if Path(model).is_dir() and not Path(model, "tokenizer_config.json").is_file():
+        raise ValueError(
+            f"{model} has no tokenizer_config.json, which says how texts are read: copy the whole folder."
+        )
     with plain_model_errors(model):
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False, **hub_options)
     # Without its file it may be made up, with no words in it.
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise ValueError(f"{model} has no words for its tokenizer; tokenizer.json is missing: copy the whole folder.")
+    length, special = tokenizer.model_max_length, tokenizer.num_special_tokens_to_add()
+    if type(length) not in (int, float) or not special < length < math.inf or length != int(length):
+        raise ValueError(
+            f"{model} cannot be loaded: `model_max_length` of tokenizer_config.json is {length!r}, but a whole number "
+            f"above {special} is needed: restore the file."
+        )
+    tokenizer.model_max_length = int(length)
     return tokenizer
 
 
@@ -88,7 +101,12 @@ def open_pipeline(
     trained_config(model, **options)
     tokenizer = trained_tokenizer(model, **options)
     loaded = load_trained_model(model, tokenizer, **options)
-    return pipeline(_TASK, model=loaded, tokenizer=tokenizer, device=device)
+    pipe = pipeline(_TASK, model=loaded, tokenizer=tokenizer, device=device)
+    # Settings may fit the weights and still give no numbers.
+    with plain_model_errors(model):
+        if not all(math.isfinite(item["score"]) for item in pipe(_ANY_TEXT)):
+            raise ValueError("its scores are not finite")
+    return pipe
 
 
 def check_vocabulary(model: XMTCPreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

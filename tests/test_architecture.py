@@ -22,7 +22,7 @@ ALLOWED = {
     "training": {"arguments", "atomic_file", "data", "experts", "hub", "json_text", "loading", "metrics", "modeling"},
     "runs": {
         *("arguments", "atomic_file", "calibration", "data", "experts", "hub", "interruption", "json_text", "loading"),
-        *("metrics", "modeling", "pretrained", "trained_model", "training"),
+        *("metrics", "modeling", "plain_errors", "pretrained", "trained_model", "training"),
     },
     "ensembles": {"data", "hub", "metrics", "modeling", "runs", "trained_model", "training"},
     "analysis": {"atomic_file", "data", "hub", "loading", "matplotlib_extra", "modeling", "runs", "training"},
@@ -31,6 +31,7 @@ ALLOWED = {
     "export": {"modeling"},
     "atomic_file": set(),
     "interruption": set(),
+    "plain_errors": set(),
     "json_text": set(),
     "matplotlib_extra": set(),
     "pretrained": set(),
@@ -45,7 +46,7 @@ ALLOWED = {
         *("analysis", "arguments", "estimate"),
         *("atomic_file", "calibration", "data", "demo", "ensembles", "experts", "explain", "export", "hub"),
         *("interruption", "labels", "matplotlib_extra", "metrics", "modeling", "runs", "several_processes"),
-        *("tagged_rows", "trained_model", "training", "version"),
+        *("plain_errors", "tagged_rows", "trained_model", "training", "version"),
     },
     "__init__": {"data", "explain", "loading", "metrics", "modeling", "pretrained", "runs", "version"},
 }

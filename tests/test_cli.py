@@ -45,7 +45,7 @@ def small_package(tmp_path):
 
     def write(**files):
         (tmp_path / "glocal_xml" / "cli").mkdir(parents=True)
-        for name in ("cli/__init__", "cli/entry", "interruption", "version"):
+        for name in ("cli/__init__", "cli/entry", "interruption", "plain_errors", "version"):
             (tmp_path / "glocal_xml" / f"{name}.py").write_text((ROOT / "glocal_xml" / f"{name}.py").read_text())
         for name, content in files.items():
             with open(tmp_path / "glocal_xml" / f"{name}.py", "a") as file:

@@ -1,5 +1,6 @@
 """Arguments of a run that say where texts and labels come from."""
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -98,7 +99,7 @@ class DataArguments:
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {value}.")
         size = self.validation_size
-        if size is not None and not (0 <= size < 1 or (size >= 1 and size == int(size))):
+        if size is not None and not (0 <= size < 1 or (1 <= size < math.inf and size == int(size))):
             raise ValueError(
                 f"`validation_size` must be a share below 1 or a whole number of texts, 0 for none, got {size}."
             )

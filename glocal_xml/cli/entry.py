@@ -6,12 +6,8 @@ import sys
 from importlib import import_module
 
 from glocal_xml.interruption import terminated_like_ctrl_c
+from glocal_xml.plain_errors import mendable, one_line
 from glocal_xml.version import __version__
-
-_LONGEST_MESSAGE = 700
-# What safetensors and torch say where a disk or the memory is full.
-_NO_ROOM = ("No space left on device", "PytorchStreamWriter failed writing", "File too large", "can't allocate memory")
-
 
 # Arguments of each command and what the overview says of it; `glocal_xml.cli.<name>` is imported when it runs.
 COMMANDS = {
@@ -82,12 +78,12 @@ def main(argv: list[str] | None = None) -> int:
             code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except Exception as error:
-        reason = _reason(error)
+        reason = mendable(error)
         if reason is None:
             raise
         if isinstance(reason, BrokenPipeError) and _output_is_closed():
             return 141
-        print(f"glocal-xml: error: {_one_line(reason)}", file=sys.stderr)
+        print(f"glocal-xml: error: {one_line(reason)}", file=sys.stderr)
         return 2
     except SystemExit as stop:
         # Of argparse, after a help text.
@@ -98,20 +94,6 @@ def main(argv: list[str] | None = None) -> int:
         print("glocal-xml: interrupted", file=sys.stderr)
         return 130
     return code
-
-
-def _reason(error: BaseException | None) -> BaseException | None:
-    """What a user can mend: a mistake, or what the system refuses, also where a library made something else of it."""
-    while error is not None:
-        if isinstance(error, ValueError | OSError | MemoryError) or any(words in str(error) for words in _NO_ROOM):
-            return error
-        error = error.__cause__
-    return None
-
-
-def _one_line(error: BaseException) -> str:
-    message = " ".join(str(error).split()) or type(error).__name__
-    return message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 150]} … {message[-150:]}"
 
 
 def _run(argv: list[str]) -> int:

@@ -25,6 +25,11 @@ def read_aplc_records(path: Path) -> Iterator[tuple[int, list[str] | RowProblem]
     _, header = next(records, (0, None))
     if not isinstance(header, list) or len(header) != 3:
         raise ValueError(f"{path}: the header is {header!r}, aplc_csv needs three columns (guid, text, labels)")
+    # A file without header would lose its first row.
+    if any(name.strip().isdigit() for name in header):
+        raise ValueError(
+            f"{path}, line 1: {shortened(header)} is a row, and not a header; begin with guid,text,labels"
+        )
     for line, cells in records:
         if isinstance(cells, list) and len(cells) != 3:
             cells = RowProblem("wrong number of cells", f"({len(cells)})", "give three: guid, text, labels")

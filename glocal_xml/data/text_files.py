@@ -11,13 +11,38 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from .rows import BadRow, RowProblem
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# Bytes that tell what a file is.
+_START = 512
+# First bytes of files that people may give in place of texts.
+_NO_TEXTS = {
+    b"PK\x03\x04": "a zip archive or a spreadsheet",
+    b"PK\x05\x06": "an empty zip archive",
+    b"\xfd7zXZ\x00": "compressed by xz",
+    b"BZh": "compressed by bzip2",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd",
+    b"\x04\x22\x4d\x18": "compressed by lz4",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"Rar!\x1a": "a rar archive",
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"ORC": "an ORC file",
+    b"Obj\x01": "an Avro file",
+    b"%PDF-": "a PDF file",
+    b"SQLite f": "an SQLite database",
+    b"\x89HDF": "an HDF5 file",
+    b"\x93NUMPY": "a NumPy array",
+    b"\x80\x02": "a Python pickle",
+    b"\x80\x03": "a Python pickle",
+    b"\x80\x04": "a Python pickle",
+    b"\x80\x05": "a Python pickle",
+}
 # Bytes of a line, and of a row of a table: five times the longest novels. What is longer is no text.
 LONGEST_LINE = 2**24
 # Bytes that anything compressed may hold, and further ones for each byte that it takes.
@@ -42,9 +67,23 @@ def check_text_file(path: str | os.PathLike) -> Path:
     """As [`check_file`], of a file that is to be UTF-8 or gzipped."""
     path = check_file(path)
     with path.open("rb") as file:
-        if file.read(2) in _UTF16_MARKS:
-            raise ValueError(f"{path} is UTF-16 text; save it as UTF-8, in Excel as `CSV UTF-8`")
+        _check_start(path, file.read(_START))
     return path
+
+
+def _check_start(path: Path | str, start: bytes) -> None:
+    """Refuses a file whose first bytes say that it is no UTF-8 text: it would be read as nonsense."""
+    if start[:2] == _GZIP_MAGIC:
+        return
+    if start[:2] in _UTF16_MARKS:
+        raise ValueError(f"{_name(path)} is UTF-16 text; save it as UTF-8, in Excel as `CSV UTF-8`")
+    found = [kind for magic, kind in _NO_TEXTS.items() if start.startswith(magic)]
+    if start[257:262] == b"ustar":
+        found.append("a tar archive")
+    elif b"\0" in start[:8]:
+        found.append("binary, or UTF-16 without its mark")
+    if found:
+        raise ValueError(f"{_name(path)} is {found[0]}, not text; unpack it, or save its rows as JSON lines or CSV")
 
 
 def check_expansion(path: Path | str, packed: int, unpacked: int) -> None:
@@ -111,11 +150,17 @@ def _check_unpacked(path: Path | str, packed: _CountedFile | None, unpacked: int
 def _opened(path: Path | str) -> Iterator[tuple[IO[bytes], _CountedFile | None]]:
     """A file, or standard input for `-`, unzipped where it is zipped; then with what was read of the zipped one."""
     with nullcontext(sys.stdin.buffer) if path == DASH else open(path, "rb") as plain:
-        if plain.peek(2)[:2] != _GZIP_MAGIC:
+        start = plain.peek(_START)[:_START]
+        _check_start(path, start)
+        if start[:2] != _GZIP_MAGIC:
             yield plain, None
             return
         packed = _CountedFile(plain)
         with gzip.GzipFile(fileobj=packed, mode="rb") as unzipped:
+            # Damage is reported with its line, where it is met.
+            with suppress(gzip.BadGzipFile, EOFError, zlib.error):
+                start = unzipped.peek(_START)[:_START]
+            _check_start(path, start)
             yield unzipped, packed
 
 
@@ -224,13 +269,20 @@ def read_json_objects(path: Path) -> Iterator[tuple[int, dict | RowProblem]]:
 def parse_json_object(line: str) -> dict | RowProblem:
     """The JSON object of a line, or why it is none."""
     try:
-        value = json.loads(line, parse_constant=_refuse_constant)
+        value = json.loads(line, parse_constant=_refuse_constant, object_pairs_hook=_unique_fields)
     # A deep nest exhausts the parser's stack, and an integer of 5000 digits is a plain ValueError.
     except (ValueError, RecursionError) as error:
         return RowProblem("broken JSON", f"({error})", "write one JSON object per line")
     if not isinstance(value, dict):
         return RowProblem("not a JSON object:", shortened(value), "write one JSON object per line")
     return value
+
+
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field is there twice")
+    return fields
 
 
 def _refuse_constant(name: str) -> NoReturn:

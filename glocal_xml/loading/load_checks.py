@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from transformers import PreTrainedModel
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 
 from glocal_xml.modeling.adaptive_clusters import AdaptiveLabelClusters
 from glocal_xml.modeling.configuration_base import LABELS_FILE, hub_options, read_file
@@ -27,6 +27,7 @@ _LONGEST_HEADER = 10**8
 _FURTHER_TENSORS, _FURTHER_NUMBERS = 1000, 2**20
 # Weights are replaced before the configuration when a blend is fitted.
 _MAY_BE_FURTHER = {"log_frequencies"}
+_ATTENTION = (None, "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Shapes = dict[str, list[int]]
@@ -46,6 +47,7 @@ def check_sizes(
     if name_or_path is None:
         return
     _check_names(name_or_path, options)
+    _check_ways(name_or_path, options)
     config = options.get("config")
     if not isinstance(config, model_class.config_class):
         config = model_class.config_class.from_pretrained(name_or_path, **options)
@@ -83,6 +85,23 @@ def _check_names(name_or_path: str | os.PathLike, options: Mapping[str, Any]) ->
     names = [] if text is None else text.split("\n")[:-1]
     if len(set(names)) != len(names):
         raise ValueError(f"A label name occurs twice in {LABELS_FILE}: give every label a name of its own")
+
+
+def _check_ways(name_or_path: str | os.PathLike, options: Mapping[str, Any]) -> None:
+    """Refuses a config.json that asks for code of others, or for packed weights: models here are saved plain."""
+    try:
+        fields = json.loads(read_file(name_or_path, CONFIG_NAME, dict(options)) or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{CONFIG_NAME} is damaged ({error})") from error
+    for part in (fields, fields.get("encoder") if isinstance(fields, dict) else None):
+        for name, value in part.items() if isinstance(part, dict) else ():
+            # A name with a slash is a kernel on the Hub, which Transformers would fetch and run.
+            if name.lstrip("_").startswith("attn_implementation") and value not in _ATTENTION:
+                raise ValueError(f"`{name}` of {CONFIG_NAME} is {value!r}: remove it")
+            if name == "quantization_config" and value is not None:
+                raise ValueError(
+                    f"`{name}` of {CONFIG_NAME} is {value!r}, and quantised models are not saved: remove it"
+                )
 
 
 def _fractions(value: Any, name: str = "") -> Iterator[tuple[str, float]]:

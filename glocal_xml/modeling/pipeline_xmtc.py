@@ -259,6 +259,8 @@ class ExtremeMultiLabelPipeline(Pipeline):
         self, outputs: dict[str, Tensor], threshold: float = 0.0, branch_scores: bool = False
     ) -> list[dict[str, Any]]:
         """Names and scores of the best labels of one text."""
+        if not outputs["scores"].isfinite().all():
+            raise ValueError("Scores of the model are not finite: its weights or its config.json are damaged.")
         rows = [
             {"label": self._label_name(label), "score": score}
             for label, score in zip(outputs["ids"][0].tolist(), outputs["scores"][0].tolist(), strict=True)

@@ -1,6 +1,7 @@
 """Arguments of training: those of this package on top of Transformers' own."""
 
 import logging
+import math
 import sys
 from dataclasses import dataclass, field
 
@@ -16,6 +17,16 @@ from .processes import check_sharding
 __all__ = ["DataArguments", "ModelArguments", "XMTCTrainingArguments"]
 
 logger = logging.getLogger(__name__)
+
+# Numbers of Trainer that must be finite, and how low they may be; others it checks itself.
+_LOWEST = {
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "adam_epsilon", "seed"), 0),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor", "frozen_layers"), 0),
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), 1),
+    **dict.fromkeys(("save_total_limit", "early_stopping_patience", "eval_accumulation_steps"), 1),
+    # As whole numbers, or as shares of all steps.
+    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "minutes"), 0),
+}
 
 
 @dataclass
@@ -35,6 +46,7 @@ class XMTCTrainingArguments(TrainingOptions, TrainingArguments):
     load_best_model_at_end: bool = field(default=False, init=False)
 
     def __post_init__(self):
+        _check_numbers(self)
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         accelerated = torch.accelerator.is_available() and not self.use_cpu
@@ -68,7 +80,7 @@ class XMTCTrainingArguments(TrainingOptions, TrainingArguments):
             raise ValueError(f"`metrics_at` must hold numbers of at least 1, got {self.metrics_at}.")
         if self.threshold_f not in F_KINDS:
             raise ValueError(f"`threshold_f` must be one of {', '.join(F_KINDS)}, got {self.threshold_f!r}.")
-        if self.num_train_epochs <= 0 and self.max_steps <= 0:
+        if not 0 < self.num_train_epochs < math.inf and self.max_steps <= 0:
             raise ValueError(f"`num_train_epochs` must be above 0, got {self.num_train_epochs}: nothing is trained.")
         if self.frozen_layers < 0:
             raise ValueError(f"`frozen_layers` must be at least 0, got {self.frozen_layers}.")
@@ -77,5 +89,16 @@ class XMTCTrainingArguments(TrainingOptions, TrainingArguments):
         rates = read_dict("module_learning_rates", self.module_learning_rates)
         try:
             self.module_learning_rates = {pattern: float(rate) for pattern, rate in rates.items()}
-        except (TypeError, ValueError):
-            raise ValueError(f"`module_learning_rates` must hold numbers, got {rates}.") from None
+            if not all(0 <= rate < math.inf for rate in self.module_learning_rates.values()):
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"`module_learning_rates` must hold numbers from 0 up, got {rates}.") from None
+
+
+def _check_numbers(args: "XMTCTrainingArguments") -> None:
+    """Refuses numbers that are not finite, or too low, of which Trainer would make a traceback or another run."""
+    for name, lowest in _LOWEST.items():
+        value = getattr(args, name)
+        # What a recipe holds may be no number, which Trainer says itself.
+        if isinstance(value, int | float) and not lowest <= value < 2**63:
+            raise ValueError(f"`{name}` must be a number from {lowest} up, got {value}.")

@@ -1,8 +1,12 @@
 """Files that were damaged, or made to do harm: an error that names them, and never a crash, a hang or a lost row."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
+import pickle
+import re
 import tracemalloc
 import zipfile
 
@@ -235,7 +239,7 @@ def test_a_row_of_many_lines_is_bounded(tmp_path):
     assert "lines 2 to 17 are one row" in bad_rows.messages[0]
 
 
-@pytest.mark.parametrize("piece", [bytes(2**20), (b"x" * 2**17 + b"\n") * 8], ids=["one line", "many lines"])
+@pytest.mark.parametrize("piece", [b" " * 2**20, (b"x" * 2**17 + b"\n") * 8], ids=["one line", "many lines"])
 def test_a_gzip_bomb_is_refused(piece, tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "_UNPACKED", 2**23)
     path = tmp_path / "bomb.jsonl.gz"
@@ -259,3 +263,47 @@ def test_numbers_that_json_does_not_have_are_refused(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "x", "labels": ["a"], "weight": NaN}\n')
     with pytest.raises(BadRow, match="line 1: broken JSON"):
         list(read_text_rows(tmp_path / "rows.jsonl"))
+
+
+NO_TEXTS = {
+    "xz": lzma.compress(b'{"text": "a", "labels": ["b"]}\n'),
+    "bz2": bz2.compress(b'{"text": "a", "labels": ["b"]}\n'),
+    "zst": b"\x28\xb5\x2f\xfd" + bytes(9),
+    "zip": b"PK\x03\x04" + bytes(9),
+    "parquet": b"PAR1" + bytes(9),
+    "pdf": b"%PDF-1.7\n",
+    "pickle": pickle.dumps({"text": "a"}),
+    "npy": b"\x93NUMPY" + bytes(9),
+    "utf-16": "text,labels\na,b\n".encode("utf-16"),
+    "utf-16 without mark": "text,labels\na,b\n".encode("utf-16-be"),
+    "tar": b"a.txt".ljust(257, b"\0") + b"ustar" + bytes(250),
+}
+
+
+@pytest.mark.parametrize("kind", NO_TEXTS)
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.txt", "rows"])
+def test_files_that_are_no_text_are_named(kind, zipped, name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(NO_TEXTS[kind]) if zipped else NO_TEXTS[kind])
+    for read in (read_rows, read_text_rows):
+        with pytest.raises(ValueError, match=re.escape(str(path))):
+            list(read(path))
+
+
+def test_zipped_texts_are_read_whatever_their_date(tmp_path):
+    for date in (0, 1):
+        (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a", "labels": ["b"]}\n', mtime=date))
+        assert list(read_rows(tmp_path / "a.jsonl.gz")) == [{"text": "a", "labels": ["b"]}]
+
+
+def test_a_field_that_is_there_twice_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "text": "c", "labels": ["b"]}\n')
+    with pytest.raises(BadRow, match=r"a\.jsonl, line 1: broken JSON .a field is there twice"):
+        list(read_rows(tmp_path / "a.jsonl"))
+
+
+def test_a_table_without_header_does_not_lose_its_first_row(tmp_path):
+    (tmp_path / "a.csv").write_text('1,"a text",b\n2,"another",c\n')
+    with pytest.raises(ValueError, match=r"a\.csv, line 1: .* is a row"):
+        list(read_rows(tmp_path / "a.csv", file_format="aplc_csv"))

@@ -46,9 +46,11 @@ def test_json_lines_keep_every_character(rows, tmp_path_factory):
     assert list(read_text_rows(path)) == rows
 
 
-@given(content=st.binary().filter(lambda content: content[:2] != b"\x1f\x8b"))
+@given(content=st.binary())
 def test_any_bytes_are_lines(content, tmp_path_factory):
     path = tmp_path_factory.mktemp("rows") / "rows.txt"
+    # Behind a start that is text; by their start other kinds of files are known.
+    content = b"a text\n\n" + content
     path.write_bytes(content + b"\n")
     rows = list(read_text_rows(path))
     assert len(rows) == content.count(b"\n") + 1

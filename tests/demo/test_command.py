@@ -35,7 +35,7 @@ def test_test_texts_are_shown_on_this_machine_only(page_model, tmp_path, monkeyp
     (folder / "predictions.jsonl").write_text('{"text": "apple dog", "predictions": []}\n', "utf-8")
     shown = []
     monkeypatch.setattr("glocal_xml.demo.build_page", lambda model, examples: shown.append(list(examples)))
-    monkeypatch.setattr("glocal_xml.commands.demo._serve", lambda page, args: None)
+    monkeypatch.setattr("glocal_xml.cli.demo._serve", lambda page, args: None)
     for options in ([], ["--host", "0.0.0.0"], ["--share"]):
         assert main(["demo", str(folder), *options]) == 0
     assert shown == [["apple dog"], [], []]

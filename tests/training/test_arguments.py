@@ -124,3 +124,28 @@ def test_flags_of_commands_are_read_as_those_of_a_run(tmp_path):
     }
     with pytest.raises(ValueError, match="must be true or false, got 'perhaps'"):
         parser.parse_args(["--blend", "perhaps"])
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("learning_rate", ["nan", "inf", "-1"]),
+        ("weight_decay", ["nan", "inf", "-1"]),
+        ("max_grad_norm", ["nan", "inf", "-1"]),
+        ("warmup_steps", ["nan", "inf", "-1", "9" * 25]),
+        ("adam_epsilon", ["nan", "inf", "1e999"]),
+        ("gradient_accumulation_steps", ["0", "-1", "9" * 25]),
+        ("per_device_train_batch_size", ["0", "-1", "9" * 25]),
+        ("logging_steps", ["nan", "inf", "-1", "0"]),
+        ("save_steps", ["nan", "inf", "-1"]),
+        ("save_total_limit", ["0", "-1"]),
+        ("minutes", ["nan", "inf", "-1", "0"]),
+        ("num_train_epochs", ["nan", "inf", "-1", "0"]),
+        ("validation_size", ["nan", "inf", "-1", "1.5"]),
+        ("module_learning_rates", ['{"encoder": NaN}', '{"encoder": -1}', '{"encoder": Infinity}']),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(name, values):
+    for value in values:
+        with pytest.raises(ValueError, match=name):
+            parse_arguments(["--encoder", "x", "--train_file", "x", "--use_cpu", "true", f"--{name}={value}"])
