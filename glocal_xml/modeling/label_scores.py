@@ -55,18 +55,10 @@ class LabelScores:
 
     def top_k(self, k: int) -> "Ranking":
         """The `k` best labels of each text, best first, the lower id first on a tie."""
-        return self.top_of_runs(k).ranking(self.num_texts)
-
-    def top_of_runs(self, k: int, first_label: int = 0) -> "TopLabels":
-        """The best of all labels, in one pass over them; ids are counted from the given one."""
         best = TopLabels(k)
         for start, stop in self.runs():
-            best.update(self.ranked_run(start, stop), first_label + start)
-        return best
-
-    def ranked_run(self, start: int, stop: int) -> Tensor:
-        """What is ranked of a run: its logits, and further rows for those of each branch where there are several."""
-        return self.run(start, stop)
+            best.update(self.run(start, stop), start)
+        return best.ranking(self.num_texts)
 
     def mean_with(self, branches: "dict[str, LabelScores]") -> "MeanProbability":
         """The mean of the probabilities of these branches, of which this is the first."""
@@ -116,11 +108,18 @@ class MeanProbability(LabelScores):
         return self.combined([scores.all() for scores in self.branches.values()], slice(None))
 
     def top_k(self, k: int) -> Ranking:
-        """The best labels, also of each branch where there are several."""
-        return next(iter(self.branches.values())).top_k(k) if len(self.branches) == 1 else super().top_k(k)
+        """The best labels, also of each branch where there are several; in one pass over the labels."""
+        if len(self.branches) == 1:
+            return next(iter(self.branches.values())).top_k(k)
+        return self.top_of_runs(k).ranking(self.num_texts)
 
-    def ranked_run(self, start: int, stop: int) -> Tensor:
-        return self._rows([scores.run(start, stop) for scores in self.branches.values()], slice(start, stop))
+    def top_of_runs(self, k: int, first_label: int = 0) -> "TopLabels":
+        """The best of all labels, and further rows for those of each branch; ids are counted from the given one."""
+        best = TopLabels(k)
+        for start, stop in self.runs():
+            logits = [scores.run(start, stop) for scores in self.branches.values()]
+            best.update(self._rows(logits, slice(start, stop)), first_label + start)
+        return best
 
     def top_k_and_all(self, k: int) -> tuple[Ranking, Tensor]:
         """[`top_k`], and the logits of all labels, of shape (texts, labels)."""
