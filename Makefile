@@ -37,9 +37,10 @@ test-slow: $(VENV)/.installed  ## Run the tests with real weights and real data
 coverage: $(VENV)/.installed  ## Run the same tests and report which lines they reach
 	$(BIN)/python -m pytest --cov --cov-report=term --cov-report=html
 
-quality: $(VENV)/.installed  ## Check lint and format
+quality: $(VENV)/.installed  ## Check lint, format and types
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
 
 style: $(VENV)/.installed  ## Fix lint and format
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -68,6 +69,8 @@ wheel: $(VENV)/.installed  ## Build a wheel, install it in an empty environment 
 	build/wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	cd build/wheel && bin/glocal-xml --help && bin/glocal-xml --version
 	cd build/wheel && bin/python -c "import glocal_xml; print(glocal_xml.__file__)"
+	# Its template is a file of the package that is no code.
+	cd build/wheel && bin/glocal-xml card ../../examples/recipes/debtags/glocal_xml.results.json | head -3
 
 bench: $(VENV)/.installed  ## Measure heads, training step, prediction, label clusters and label trees, in minutes
 	$(BIN)/python benchmarks/label_attention.py --labels 4000

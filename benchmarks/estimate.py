@@ -111,9 +111,11 @@ def train(arguments):
 
 def estimate(arguments):
     """A worker: estimates, and prints all figures."""
+    import dataclasses
+
     from glocal_xml.cli.estimate import main
 
-    return main(arguments).to_dict()
+    return dataclasses.asdict(main(arguments))
 
 
 WORKERS = {"train": train, "estimate": estimate}

@@ -27,7 +27,7 @@ class Processes:
         """In the first process the rows of each; in the others none."""
         if self.number == 1:
             return [rows]
-        everything = [None] * self.number if self.is_first else None
+        everything: list[Any] | None = [None] * self.number if self.is_first else None
         try:
             distributed.gather_object(rows, everything)
         except RuntimeError as error:

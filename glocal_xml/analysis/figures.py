@@ -1,128 +1,227 @@
-"""Figures as PNG and SVG, each readable on its own, and their numbers as CSV."""
+"""The figures of each study: which curves it draws, as PNG and SVG, and their numbers as CSV."""
 
 import io
-import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .curves import Figure, Panel
+from .points import MeasuredPoint
+from .studies import Study
 from .tables import Row, write_csv
 
 # Colours of Okabe and Ito, told apart with any colour vision; the shapes tell them apart in grey.
 _STYLES = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D")]
 
-
-def check_matplotlib() -> None:
-    """Refuses to start hours of training whose figures could not be drawn."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ValueError(
-            "Figures need matplotlib: install the extra by `pip install 'glocal-xml[analysis]'`."
-        ) from None
+# A number of a measured point; None where it has none.
+Value = Callable[[MeasuredPoint], float | None]
 
 
-def write_figure(folder: str | os.PathLike, figure: Figure, subtitle: str) -> None:
-    """Writes `<name>.png`, `<name>.svg` and `<name>.csv`."""
+@dataclass(frozen=True)
+class Panel:
+    """Curves that share an axis; `zero` draws a line at zero, `least_span` keeps small differences looking small."""
+
+    y_name: str
+    curves: dict[str, Value]
+    least_span: float = 0.0
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: the name of its files, its title, its horizontal axis and its panels, one above the other."""
+
+    name: str
+    title: str
+    x_name: str
+    panels: list[Panel]
+
+
+def _precision(k: int, branch: str | None = None, line: str | None = None) -> Value:
+    """P@k in percent of a branch, where a model has it, or of the final ranking; of the points of one line, or all."""
+
+    def value(measured: MeasuredPoint) -> float | None:
+        metrics = measured.results["test"].get(branch or measured.final_branch)
+        return None if metrics is None or line not in (None, measured.point.line) else 100 * metrics[f"precision@{k}"]
+
+    return value
+
+
+def _divergence(name: str, line: str | None = None) -> Value:
+    return lambda measured: measured.divergences["pairs"][0][name] if line in (None, measured.point.line) else None
+
+
+def _relative_gain(measured: MeasuredPoint) -> float | None:
+    both, alone = (measured.results["test"][branch]["precision@5"] for branch in ("both", "global"))
+    # Nothing found is nothing to gain on.
+    return 100 * (both - alone) / alone if alone > 0 else None
+
+
+def _percent(name: str, curves: dict[str, Value]) -> list[Panel]:
+    # Below two points of precision a single run tells little; the axis does not blow such differences up.
+    return [Panel(f"{name} (percent)", curves, least_span=2.0)]
+
+
+_BRANCHES = {branch: _precision(5, branch) for branch in ("both", "global", "local")}
+_LINES = {"A-m": "A-m: label-to-word attention on layer m", "D-m": "D-m: document token of layer m"}
+_LAYER, _SECOND = "layer that the local branch reads (0: embeddings)", "layer m of the second expert"
+
+# {last} is the expert on the last layer.
+FIGURES = {
+    ("layers", "glocal_xml"): [
+        Figure("precision", "P@5 against the local layer", _LAYER, _percent("P@5", _BRANCHES)),
+        Figure(
+            "gain_and_divergence",
+            "Gain of both branches and their divergence against the local layer",
+            _LAYER,
+            [
+                Panel("P@5 of both over global\n(percent of global)", {"relative gain": _relative_gain}, 2.0, True),
+                Panel(
+                    "JSD of global and local\n(nats, mean over labels)",
+                    {"Jensen-Shannon divergence": _divergence("jsd")},
+                ),
+            ],
+        ),
+    ],
+    ("experts", "me_xml"): [
+        Figure(
+            "precision",
+            "P@5 of two experts, {last} and a second one, against its layer",
+            _SECOND,
+            _percent("P@5 of both experts", {title: _precision(5, line=line) for line, title in _LINES.items()}),
+        ),
+        Figure(
+            "divergence",
+            "Divergence of the second expert from {last} on true labels",
+            _SECOND,
+            [
+                Panel(
+                    "KL(second || {last})\n(nats per text, sum over its true labels)",
+                    {title: _divergence("kl_per_text", line) for line, title in _LINES.items()},
+                )
+            ],
+        ),
+    ],
+    ("clusters", "aplc_xlnet"): [
+        Figure(
+            "precision",
+            "P@1 against the number of equal clusters",
+            "number of clusters",
+            _percent("P@1", {"APLC-XLNet": _precision(1)}),
+        )
+    ],
+    ("partitions", "aplc_xlnet"): [
+        Figure(
+            "precision",
+            "P@1 of three partitions of the labels",
+            "head / tail 1 / tail 2",
+            _percent("P@1", {"APLC-XLNet": _precision(1)}),
+        )
+    ],
+    ("ablations", "glocal_xml"): [
+        Figure("precision", "P@5 of GlocalXML and its ablations", "model", _percent("P@5", _BRANCHES))
+    ],
+    ("ablations", "me_xml"): [
+        Figure(
+            "precision",
+            "P@5 of ME-XML and its ablations",
+            "experts and losses",
+            _percent("P@5 of all experts", {"ME-XML": _precision(5)}),
+        )
+    ],
+}
+
+
+def write_figures(folder: Path, study: Study, points: Sequence[MeasuredPoint], subtitle: str) -> str:
+    """Writes all figures of a study as PNG and SVG, and their numbers as CSV; returns Markdown that shows them."""
+    last, shown = points[0].point.changes.get("experts", [""])[-1], []
+    for figure in FIGURES[study.name, study.model_type]:
+        panels = [replace(panel, y_name=panel.y_name.format(last=last)) for panel in figure.panels]
+        figure = replace(figure, title=figure.title.format(last=last), panels=panels)
+        rows = [_rows(panel, points) for panel in panels]
+        _draw(folder / figure.name, figure, rows, subtitle)
+        write_csv(folder / f"{figure.name}.csv", sum(rows, []))
+        shown.append(f"![{figure.title}]({figure.name}.png)")
+    return "\n\n".join(shown)
+
+
+def _rows(panel: Panel, points: Sequence[MeasuredPoint]) -> list[Row]:
+    """The numbers of a panel: mean, least and greatest value of the seeds at each place of each curve."""
+    values: dict[tuple[str, Any], list[float]] = {}
+    for curve, value in panel.curves.items():
+        for measured in points:
+            if (number := value(measured)) is not None:
+                place = measured.point.name if measured.point.x is None else measured.point.x
+                values.setdefault((curve, place), []).append(number)
+    return [
+        {
+            "quantity": " ".join(panel.y_name.split()),
+            "curve": curve,
+            "x": place,
+            "mean": sum(numbers) / len(numbers),
+            "least": min(numbers),
+            "greatest": max(numbers),
+            "seeds": len(numbers),
+        }
+        for (curve, place), numbers in values.items()
+    ]
+
+
+def _draw(path: Path, figure: Figure, rows: list[list[Row]], subtitle: str) -> None:
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    tables = {panel.y_name: panel for panel in figure.panels}
-    categories = [place for place in figure.panels[0].curves[0].values if isinstance(place, str)]
+    places = list(dict.fromkeys(row["x"] for own in rows for row in own))
     # Names of models are long: they stand in lines, with the values to the right.
-    height = 2.0 + 0.35 * len(_places(figure)) if categories else 2.0 + 2.6 * len(tables)
+    in_lines = isinstance(places[0], str)
+    height = 2.0 + (0.35 * len(places) if in_lines else 2.6 * len(figure.panels))
     # Ids in the SVG are drawn from this salt, so that equal figures are equal files.
     with matplotlib.rc_context({"svg.hashsalt": figure.name, "svg.fonttype": "none", "font.size": 10}):
         canvas = Canvas(figsize=(7, height), layout="constrained")
-        axes = canvas.subplots(len(tables), 1, sharex=True, squeeze=False)[:, 0]
-        for panel, axis in zip(figure.panels, axes, strict=True):
-            if categories:
-                _draw_rows(axis, panel, _places(figure))
-            else:
-                _draw_lines(axis, panel, _places(figure))
-        (axes[0].set_ylabel if categories else axes[-1].set_xlabel)(figure.x_name)
-        _add_legend(canvas, axes[0])
+        axes = canvas.subplots(len(figure.panels), 1, sharex=True, squeeze=False)[:, 0]
+        for panel, own, axis in zip(figure.panels, rows, axes, strict=True):
+            _draw_panel(axis, panel, own, places, in_lines)
+        (axes[0].set_ylabel if in_lines else axes[-1].set_xlabel)(figure.x_name)
+        handles, names = axes[0].get_legend_handles_labels()
+        # Under the figure, where names take no room from it; a single curve is named by its axis.
+        if len(names) > 1:
+            columns = len(names) if sum(map(len, names)) < 60 else 1
+            canvas.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
         canvas.suptitle(figure.title, fontsize=12, fontweight="bold")
         axes[0].set_title(subtitle, fontsize=9, color="#444444")
         for kind, options in {"png": {"dpi": 150}, "svg": {"metadata": {"Date": None}}}.items():
             written = io.BytesIO()
             canvas.savefig(written, format=kind, **options)
-            Path(folder, f"{figure.name}.{kind}").write_bytes(written.getvalue())
-    write_csv(Path(folder, f"{figure.name}.csv"), figure_rows(figure))
+            path.with_suffix(f".{kind}").write_bytes(written.getvalue())
 
 
-def figure_rows(figure: Figure) -> list[Row]:
-    """The numbers of a figure: mean, least and greatest value of the seeds at each place of each curve."""
-    return [
-        {
-            "quantity": " ".join(panel.y_name.split()),
-            "curve": curve.name,
-            "x": place,
-            "mean": sum(values) / len(values),
-            "least": min(values),
-            "greatest": max(values),
-            "seeds": len(values),
-        }
-        for panel in figure.panels
-        for curve in panel.curves
-        for place, values in curve.values.items()
-    ]
-
-
-def _places(figure: Figure) -> list[int | str]:
-    return list(dict.fromkeys(place for panel in figure.panels for curve in panel.curves for place in curve.values))
-
-
-def _draw_lines(axis: Any, panel: Panel, places: list[int | str]) -> None:
-    for curve, (colour, marker) in zip(panel.curves, _STYLES, strict=False):
-        axis.errorbar(*_means(curve.values), color=colour, marker=marker, capsize=3, clip_on=False, label=curve.name)
-    axis.set_xticks(places)
-    axis.set_ylabel(panel.y_name)
-    axis.set_ylim(*_limits(panel))
-    _finish(axis, panel)
-
-
-def _draw_rows(axis: Any, panel: Panel, places: list[int | str]) -> None:
-    for curve, (colour, marker) in zip(panel.curves, _STYLES, strict=False):
-        names, means, ranges = _means(curve.values)
-        rows = [places.index(name) for name in names]
-        axis.errorbar(means, rows, xerr=ranges, color=colour, marker=marker, linestyle="", capsize=3, label=curve.name)
-    axis.set_yticks(range(len(places)), places)
-    # The first row on top, as in a table.
-    axis.set_ylim(len(places) - 0.5, -0.5)
-    axis.set_xlabel(panel.y_name)
-    axis.set_xlim(*_limits(panel))
-    _finish(axis, panel)
-
-
-def _finish(axis: Any, panel: Panel) -> None:
+def _draw_panel(axis: Any, panel: Panel, rows: list[Row], places: list[Any], in_lines: bool) -> None:
+    for name, (colour, marker) in zip(panel.curves, _STYLES, strict=False):
+        own = [row for row in rows if row["curve"] == name]
+        means = [row["mean"] for row in own]
+        reach = [[row["mean"] - row["least"] for row in own], [row["greatest"] - row["mean"] for row in own]]
+        reach = reach if any(row["seeds"] > 1 for row in own) else None
+        style = {"color": colour, "marker": marker, "capsize": 3, "clip_on": False, "label": name}
+        at = [places.index(row["x"]) if in_lines else row["x"] for row in own]
+        if in_lines:
+            axis.errorbar(means, at, xerr=reach, linestyle="", **style)
+        else:
+            axis.errorbar(at, means, yerr=reach, **style)
+    if in_lines:
+        # The first row on top, as in a table.
+        axis.set(yticks=range(len(places)), yticklabels=places, ylim=(len(places) - 0.5, -0.5))
+        axis.set(xlabel=panel.y_name, xlim=_limits(panel, rows))
+    else:
+        axis.set(xticks=places, ylabel=panel.y_name, ylim=_limits(panel, rows))
     if panel.zero:
         axis.axhline(0.0, color="#888888", linewidth=1)
     axis.grid(color="#DDDDDD", linewidth=0.6)
     axis.set_axisbelow(True)
 
 
-def _add_legend(canvas: Any, axis: Any) -> None:
-    """Names of the curves under the figure, where they take no room from it; a single curve is named by its axis."""
-    handles, names = axis.get_legend_handles_labels()
-    if len(names) > 1:
-        columns = len(names) if sum(map(len, names)) < 60 else 1
-        canvas.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
-
-
-def _means(values: dict[int | str, list[float]]) -> tuple[list[int | str], list[float], list[list[float]] | None]:
-    """Places, means, and how far the seeds reach below and above them."""
-    means = [sum(numbers) / len(numbers) for numbers in values.values()]
-    below = [mean - min(numbers) for mean, numbers in zip(means, values.values(), strict=True)]
-    above = [max(numbers) - mean for mean, numbers in zip(means, values.values(), strict=True)]
-    several = any(len(numbers) > 1 for numbers in values.values())
-    return list(values), means, [below, above] if several else None
-
-
-def _limits(panel: Panel) -> tuple[float, float]:
+def _limits(panel: Panel, rows: list[Row]) -> tuple[float, float]:
     """A range with some room around the values, zero in it where that is drawn, and not narrower than it may be."""
-    numbers = [number for curve in panel.curves for numbers in curve.values.values() for number in numbers]
-    low, high = min(numbers), max(numbers)
+    low, high = min(row["least"] for row in rows), max(row["greatest"] for row in rows)
     # A divergence is a quantity from zero on.
     if panel.zero or not panel.least_span:
         low, high = min(low, 0.0), max(high, 0.0)

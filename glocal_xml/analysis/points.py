@@ -1,5 +1,6 @@
 """Points of a study as ordinary training runs, each in a folder named by what differs from the recipe."""
 
+import copy
 import gc
 import json
 import logging
@@ -23,7 +24,7 @@ from glocal_xml.runs import run
 from glocal_xml.runs.model import late_loss
 from glocal_xml.runs.prepare import encoder_path, load_texts, trained_label_space
 from glocal_xml.runs.run_folder import clear_run_folder, holds_run
-from glocal_xml.training import DataArguments, ModelArguments, XMTCTrainingArguments, parse_arguments
+from glocal_xml.training import DataArguments, ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.run_facts import run_settings
 from glocal_xml.training.whole_checkpoints import last_good_checkpoint
 
@@ -52,26 +53,26 @@ class MeasuredPoint:
     results: dict[str, Any]
     divergences: dict[str, Any]
 
+    @property
+    def final_branch(self) -> str:
+        """What the results call the final ranking, which they list first."""
+        return next(iter(self.results["test"]))
 
-def encoder_depth(model_args: ModelArguments) -> int:
-    """Number of layers of the encoder of a recipe."""
-    return _encoder_config(model_args).num_hidden_layers
 
-
-def _encoder_config(model_args: ModelArguments) -> Any:
+def encoder_config(model_args: ModelArguments) -> Any:
+    """Configuration of the encoder of a recipe."""
     return AutoConfig.from_pretrained(encoder_path(model_args.encoder), **model_args.encoder_options)
 
 
 def real_changes(point: Point, model_args: ModelArguments) -> dict[str, Any]:
     """The changes of a point that do not hold in the recipe anyway: equal points of two studies are one run."""
-    recipe = recipe_fields(model_args)
+    defaults = {field.name: _default(field) for field in fields(_config_class(model_args))}
+    recipe = defaults | model_args.model_config
     return {name: value for name, value in point.changes.items() if name not in recipe or recipe[name] != value}
 
 
-def recipe_fields(model_args: ModelArguments) -> dict[str, Any]:
-    """The fields of the model's configuration as the recipe has them, or by default."""
-    config_class = next(config for config in FAMILIES if config.model_type == model_args.model_type)
-    return {field.name: _default(field) for field in fields(config_class)} | model_args.model_config
+def _config_class(model_args: ModelArguments) -> type[XMTCConfig]:
+    return next(config for config in FAMILIES if config.model_type == model_args.model_type)
 
 
 def _default(field: Field) -> Any:
@@ -87,12 +88,6 @@ def _written(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(map(_written, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def point_config(model_args: ModelArguments, model_config: dict[str, Any]) -> XMTCConfig:
-    """The configuration of a point; one that does not fit is an error."""
-    config_class = next(config for config in FAMILIES if config.model_type == model_args.model_type)
-    return make_config(config_class, model_config, encoder=_encoder_config(model_args), num_labels=_TRIAL_LABELS)
 
 
 def parameter_names(config: XMTCConfig) -> list[str]:
@@ -124,26 +119,29 @@ def rates_of_points(rates: dict[str, float], names_of_points: Sequence[list[str]
     return [{name: rate for name, rate in rates.items() if name in patterns} for patterns in deciding]
 
 
-def plan_runs(argv: list[str], points: Sequence[Point], seeds: Iterable[int] | None) -> list[tuple[Point, Arguments]]:
+def plan_runs(
+    arguments: Arguments, points: Sequence[Point], seeds: Iterable[int] | None
+) -> list[tuple[Point, Arguments]]:
     """The training arguments of every point and seed; whatever can be refused is refused here, before any training."""
-    model_args, _, args = parse_arguments(argv)
+    model_args, data_args, args = arguments
     changes = [real_changes(point, model_args) for point in points]
-    model_configs = [{**model_args.model_config, **change} for change in changes]
-    configs = [point_config(model_args, model_config) for model_config in model_configs]
+    # The studies are of the heads.
+    models = [replace(model_args, model_config=model_args.model_config | change, experts=[]) for change in changes]
+    sizes = {"encoder": encoder_config(model_args), "num_labels": _TRIAL_LABELS}
+    configs = [make_config(_config_class(model), model.model_config, **sizes) for model in models]
     # It would make two equal rows of a table, and look like a finding.
     for late in filter(None, (late_loss(config, args) for config in configs)):
         raise ValueError(late)
     rates = rates_of_points(args.module_learning_rates, [parameter_names(config) for config in configs])
-    ranks = sorted({*args.metrics_at, *_RANKS})
     planned = []
-    for point, change, model_config, rate in zip(points, changes, model_configs, rates, strict=True):
+    for point, change, model, rate in zip(points, changes, models, rates, strict=True):
         for seed in [args.seed] if seeds is None else seeds:
-            own = {"--model_config": json.dumps(model_config), "--module_learning_rates": json.dumps(rate)}
-            own |= {"--seed": str(seed), "--output_dir": f"{args.output_dir}/runs/{run_name(change)}/seed-{seed}"}
-            flags = [part for flag in own.items() for part in flag]
-            # The studies are of the heads.
-            heads = ("--experts", "none", "--blend", "false")
-            planned.append((point, parse_arguments([*argv, *flags, *heads, "--metrics_at", *map(str, ranks)])))
+            # Copies: a run writes into its arguments what it found out.
+            own = copy.copy(args)
+            own.seed, own.module_learning_rates, own.blend = seed, rate, False
+            own.output_dir = f"{args.output_dir}/runs/{run_name(change)}/seed-{seed}"
+            own.metrics_at = sorted({*args.metrics_at, *_RANKS})
+            planned.append((point, (copy.copy(model), copy.copy(data_args), own)))
     return planned
 
 
@@ -159,7 +157,8 @@ def measure_point(point: Point, arguments: Arguments, *, overwrite: bool, keep_m
     """
     args = arguments[2]
     folder = Path(args.output_dir)
-    settings = point_settings(*arguments)
+    # What decides the results of a run, as it reads back from JSON.
+    settings = json.loads(json.dumps(run_settings(*arguments), default=str))
     known = _read(folder / _SETTINGS_FILE)
     if known != settings and holds_run(folder):
         if not overwrite:
@@ -192,11 +191,6 @@ def measure_point(point: Point, arguments: Arguments, *, overwrite: bool, keep_m
         for checkpoint in folder.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
     return MeasuredPoint(point, args.seed, folder, results, divergences)
-
-
-def point_settings(model_args: ModelArguments, data_args: DataArguments, args: XMTCTrainingArguments) -> Any:
-    """What decides the results of a run, as it reads back from JSON."""
-    return json.loads(json.dumps(run_settings(model_args, data_args, args), default=str))
 
 
 def _train(arguments: Arguments, folder: Path) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from glocal_xml.data import BAND_LIMITS
 from glocal_xml.hub.model_card import band_limits, percent
 from glocal_xml.hub.run_files import BASELINE
 
-from .curves import Figure, study_figures
-from .figures import write_figure
+from .figures import write_figures
 from .points import MeasuredPoint
 from .studies import Study
 from .tables import (
@@ -35,10 +34,8 @@ def write_study(folder: Path, study: Study, points: Sequence[MeasuredPoint], com
     write_csv(folder / "branches.csv", branch_rows(points))
     write_csv(folder / "divergences.csv", divergence_rows(points))
     write_csv(folder / "bands.csv", band_rows(points))
-    figures = study_figures(study, points)
-    for figure in figures:
-        write_figure(folder, figure, subtitle(points, data))
-    write_atomically(folder / "summary.md", summary(study, points, figures, command, data))
+    pictures = write_figures(folder, study, points, subtitle(points, data))
+    write_atomically(folder / "summary.md", summary(study, points, pictures, command, data))
 
 
 def subtitle(points: Sequence[MeasuredPoint], data: str) -> str:
@@ -52,14 +49,11 @@ def subtitle(points: Sequence[MeasuredPoint], data: str) -> str:
     return f"{data}, {encoder}; {sizes}; {seeds} seed{'s' * (seeds > 1)}\nlabel frequency alone: {baseline}"
 
 
-def summary(study: Study, points: Sequence[MeasuredPoint], figures: Sequence[Figure], command: str, data: str) -> str:
+def summary(study: Study, points: Sequence[MeasuredPoint], pictures: str, command: str, data: str) -> str:
     """The study on one page: command, what the paper found, figures, tables, versions and machine."""
-    environments = list(
-        {str(measured.results["environment"]): measured.results["environment"] for measured in points}.values()
-    )
-    machine = "\n".join("- " + ", ".join(f"{name} {value}" for name, value in one.items()) for one in environments)
+    machines = [", ".join(f"{k} {v}" for k, v in measured.results["environment"].items()) for measured in points]
+    machine = "\n".join(f"- {one}" for one in dict.fromkeys(machines))
     bands = ", ".join(f"{band} {band_limits(band)}" for band in BAND_LIMITS)
-    pictures = "\n\n".join(f"![{figure.title}]({figure.name}.png)" for figure in figures)
     parts = [
         f"# {study.name}: {study.model_type} on {data}",
         f"Reproduces {study.reproduces}.",

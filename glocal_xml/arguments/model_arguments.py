@@ -2,8 +2,13 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+# An object, given as JSON on the command line; checked arguments hold the object.
+if TYPE_CHECKING:
+    JSONObject = dict[str, Any]
+else:
+    JSONObject = dict | str | None
 # What `--encoder` is for a model of experts alone.
 NO_ENCODER = "none"
 
@@ -36,7 +41,7 @@ class ModelArguments:
     model: str | None = field(
         default=None, metadata={"help": "Trained model (folder or Hub id) to evaluate, predict with or train further."}
     )
-    model_config: dict | str | None = field(
+    model_config: JSONObject = field(
         default=None, metadata={"help": "Fields of the model's configuration, as JSON: '{\"local_layer\": 1}'."}
     )
 
@@ -63,7 +68,7 @@ class ModelArguments:
             "about a quarter shorter on a CPU."
         },
     )
-    encoder_options: dict | str | None = field(
+    encoder_options: JSONObject = field(
         default=None,
         metadata={
             "help": "Options with which the encoder of a new model is loaded, such as `revision`, as JSON: "

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from .model_arguments import JSONObject
+
 
 @dataclass
 class TrainingOptions:
@@ -9,7 +11,7 @@ class TrainingOptions:
 
     _argument_group_name = "training"
 
-    module_learning_rates: dict | str | None = field(
+    module_learning_rates: JSONObject = field(
         default=None,
         metadata={
             "help": "Learning rate by the beginning of the parameter name (a regular expression, the first that fits "

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from glocal_xml.atomic_file import write_atomically
+from glocal_xml.matplotlib_extra import check_matplotlib
 
 from .candidates import ScoredLabels
 from .quality import brier_score, expected_calibration_error, reliability_bins
@@ -18,10 +19,9 @@ _COLOUR, _GREY = "#0072B2", "#888888"
 
 def check_figure(path: str | os.PathLike) -> None:
     """Refuses a figure that could not be drawn, before the work is done."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("Figures need matplotlib: `pip install 'glocal-xml[analysis]'`.") from None
+    check_matplotlib()
+    from matplotlib.figure import Figure
+
     kinds = sorted(Figure().canvas.get_supported_filetypes())
     if Path(path).suffix.removeprefix(".") not in kinds:
         raise ValueError(f"The figure must be one of {', '.join(kinds)}, got {os.fspath(path)!r}: name it so.")

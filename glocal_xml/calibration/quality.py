@@ -42,8 +42,8 @@ def reliability_bins(scores: np.ndarray, is_true: np.ndarray, bins: int = _BINS)
     indices = np.minimum(below / max(mass.sum(), np.finfo(float).tiny) * bins, bins - 1).astype(np.int64)[places]
     counts = np.bincount(indices, minlength=bins)
     sums = (np.bincount(indices, weights=values, minlength=bins) for values in (scores, is_true))
-    means = [total[counts > 0] / counts[counts > 0] for total in sums]
-    return ReliabilityBins(*means, counts[counts > 0])
+    mean_scores, true_shares = (total[counts > 0] / counts[counts > 0] for total in sums)
+    return ReliabilityBins(mean_scores, true_shares, counts[counts > 0])
 
 
 def expected_calibration_error(scores: np.ndarray, is_true: np.ndarray, bins: int = _BINS) -> float:

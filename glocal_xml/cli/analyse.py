@@ -24,10 +24,10 @@ def main(argv: list[str]) -> "list[MeasuredPoint]":
         return []
     own, train_argv = parser.parse_known_args(argv)
     # What follows takes seconds, which the help need not.
-    from glocal_xml.analysis.figures import check_matplotlib
-    from glocal_xml.analysis.points import encoder_depth, measure_point, plan_runs
+    from glocal_xml.analysis.points import encoder_config, measure_point, plan_runs
     from glocal_xml.analysis.summary import write_study
     from glocal_xml.analysis.tables import band_table, precision_table
+    from glocal_xml.matplotlib_extra import check_matplotlib
     from glocal_xml.runs.run import quieten, start_logging
     from glocal_xml.training import parse_arguments
 
@@ -37,7 +37,8 @@ def main(argv: list[str]) -> "list[MeasuredPoint]":
     study = find_study(own.study, model_args.model_type)
     _check(model_args, data_args, args.world_size, args.resume_from_checkpoint)
     check_matplotlib()
-    planned = plan_runs(train_argv, study_points(study, encoder_depth(model_args), own.layers), own.seeds)
+    sweep = study_points(study, encoder_config(model_args).num_hidden_layers, own.layers)
+    planned = plan_runs((model_args, data_args, args), sweep, own.seeds)
     points = []
     for number, (point, arguments) in enumerate(planned, start=1):
         logger.info("point %d of %d: %s, seed %d", number, len(planned), point.name, arguments[2].seed)

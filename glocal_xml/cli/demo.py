@@ -16,8 +16,9 @@ def main(argv: list[str]) -> None:
     """Serves the page until it is interrupted."""
     parser = command_parser(
         "demo",
-        "A page for a trained model: the labels of a text, the words behind them, and whole files tagged. Programs "
-        "can ask it too, through its API (predict, explain, tag_file).",
+        "A web page for a trained model: the labels of a text, what led to them, and whole files tagged. On this "
+        "machine only, it offers test texts of the run as examples. Programs can use its API (predict, explain, "
+        "tag_file).",
         ["demo outputs/tags --open", "demo user/model --host 0.0.0.0 --port 8000"],
     )
     parser.add_argument("model", help="folder or Hub id of the model")
@@ -39,12 +40,14 @@ def main(argv: list[str]) -> None:
     except (OSError, UnicodeError) as error:
         raise ValueError(f"There is no host {args.host!r}; give 127.0.0.1 or 0.0.0.0.") from error
     # What follows takes seconds, which the help need not.
-    from glocal_xml.demo import build_page
+    from glocal_xml.demo import build_page, example_texts
 
+    # Test texts may be private: they are shown on this machine only.
+    is_local = args.host in ("127.0.0.1", "::1", "localhost") and not args.share
     with TemporaryDirectory(prefix="glocal-xml-") as folder:
         # Files that people send, and the same with labels, are gone when the page is.
         os.environ["GRADIO_TEMP_DIR"] = folder
-        _serve(build_page(args.model), args)
+        _serve(build_page(args.model, example_texts(args.model) if is_local else ()), args)
 
 
 def _serve(page: "Blocks", args: argparse.Namespace) -> None:

@@ -1,8 +1,9 @@
 """`glocal-xml estimate`: what a run would take, before anything is allocated."""
 
 import argparse
+import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from glocal_xml.atomic_file import write_atomically
 
@@ -39,10 +40,10 @@ def main(argv: list[str]) -> "Estimate | None":
     limit = limit if own.memory_gb is None else int(own.memory_gb * _GB)
     plan = Plan(model_args, args, read_workload(own, model_args, data_args, args.seed))
     estimate = estimate_run(plan.config(), plan.workload, args, process)
-    found = proposals(plan, process, limit) if estimate.costs.memory.peak > limit else []
-    print(render(estimate, plan, limit, found), end="")
+    found = proposals(plan, process, limit) if estimate.memory_bytes["peak"] > limit else []
+    print("\n".join(rendered(estimate, plan, limit, found)))
     if own.output is not None:
-        figures = {**estimate.to_dict(), "limit_bytes": limit, "proposals": [vars(proposal) for proposal in found]}
+        figures = {**dataclasses.asdict(estimate), "limit_bytes": limit, "proposals": [vars(one) for one in found]}
         write_atomically(own.output, json.dumps(figures, indent=2) + "\n")
     return estimate
 
@@ -78,45 +79,36 @@ def read_workload(
     )
 
 
-def render(estimate: "Estimate", plan: "Plan", limit: int, found: "list[Proposal]") -> str:
-    """The estimate as a page of text."""
-    costs, memory, workload = estimate.costs, estimate.costs.memory, plan.workload
+def rendered(estimate: "Estimate", plan: "Plan", limit: int, found: "list[Proposal]") -> list[str]:
+    """The estimate as lines of text."""
+    workload, peak, flops = plan.workload, estimate.memory_bytes["peak"], estimate.step_flops
+    parameters = {**estimate.parameters, "all": sum(estimate.parameters.values())}
+    tables = {
+        "parameters": {name: f"{number:,}" for name, number in parameters.items()},
+        "memory, GB": {name: f"{size / _GB:.2f}" for name, size in estimate.memory_bytes.items()},
+        "products of a batch, GFLOP": {k: f"{v / 1e9:.1f}" for k, v in {**flops, "all": sum(flops.values())}.items()},
+        "seconds of a step": {name: f"{number:.3f}" for name, number in estimate.step_seconds.items()},
+    }
     lines = [
-        f"{costs.planned.config.model_type}: {workload.num_labels:,} labels, {workload.num_texts:,} texts; a batch "
-        f"has {costs.texts} texts of {costs.tokens} tokens on average, {workload.longest} at most",
-        *_table("parameters", {name: f"{number:,}" for name, number in _with_sum(costs.parameters).items()}),
-        *_table("memory, GB", {k: f"{v / _GB:.2f}" for k, v in {**vars(memory), "peak": memory.peak}.items()}),
+        f"{plan.config().model_type}: {workload.num_labels:,} labels, {workload.num_texts:,} texts",
+        f"a batch has {estimate.texts_of_a_batch} texts of {estimate.tokens_of_a_text} tokens on average, "
+        f"{workload.longest} at most",
     ]
-    if costs.sparse_share is not None:
-        lines.append(f"An epoch brings about {costs.sparse_share:.0%} of the rows of the label tables into play.")
-    flops, seconds = _with_sum(estimate.step_flops), _with_sum(estimate.step_seconds)
-    lines += _table("products of a batch, GFLOP", {name: f"{number / 1e9:.1f}" for name, number in flops.items()})
-    lines += _table("seconds of a step", {name: f"{number:.3f}" for name, number in seconds.items()})
-    lines.append(
-        f"{estimate.steps:,} steps and the evaluations: about {_duration(estimate.run_seconds)} on this machine"
-    )
-    if memory.peak <= limit:
-        lines.append(f"It fits: {memory.peak / _GB:.1f} of {limit / _GB:.1f} GB.")
-    else:
-        lines.append(f"It does not fit: {memory.peak / _GB:.1f} GB are needed, there are {limit / _GB:.1f}.")
-        lines.append("What fits:" if found else "Nothing that is known here makes it fit: take a smaller encoder.")
-        lines += [f"  {proposal}   ({proposal.peak / _GB:.1f} GB; {proposal.effect})" for proposal in found]
-    return "\n".join(lines) + "\n"
-
-
-def _with_sum(numbers: dict[str, Any]) -> dict[str, Any]:
-    return {**numbers, "all": sum(numbers.values())}
-
-
-def _table(title: str, rows: dict[str, str]) -> list[str]:
-    return [f"{title}", *(f"  {name:24}{value:>16}" for name, value in rows.items())]
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"
+    for title, rows in tables.items():
+        lines += [title, *(f"  {name:24}{value:>16}" for name, value in rows.items())]
+    if estimate.rows_in_play_in_an_epoch is not None:
+        lines.append(
+            f"An epoch updates about {estimate.rows_in_play_in_an_epoch:.0%} of the rows of the label tables."
+        )
+    seconds = estimate.run_seconds
+    units = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
+    unit, size = next((unit for unit in units if seconds >= 2 * unit[1]), units[-1])
+    lines.append(f"{estimate.steps:,} steps and the evaluations: about {seconds / size:.1f} {unit} on this machine")
+    if peak <= limit:
+        return [*lines, f"It fits: {peak / _GB:.1f} of {limit / _GB:.1f} GB."]
+    lines.append(f"It does not fit: {peak / _GB:.1f} GB are needed, there are {limit / _GB:.1f}.")
+    lines.append("What fits:" if found else "Nothing that is known here makes it fit: take a smaller encoder.")
+    return lines + [f"  {proposal}   ({proposal.peak / _GB:.1f} GB; {proposal.effect})" for proposal in found]
 
 
 def _parser() -> CommandParser:

@@ -104,7 +104,7 @@ class _Products:
     def weighted_sum(self, weights: np.ndarray) -> np.ndarray:
         weights = weights * self.scales
         total = np.zeros(self.num_columns)
-        for part in self.run(lambda piece: _weighted_sum(*piece[1:], weights[piece[0]]), self.pieces):
+        for part in self.run(lambda piece: _weighted_sum(piece[1], piece[2], weights[piece[0]]), self.pieces):
             total += part
         return total
 

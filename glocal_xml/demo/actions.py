@@ -2,40 +2,36 @@
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 import gradio as gr
 
 from glocal_xml.explain import Explanation
 
+from .columns import text_columns
 from .file_tagging import TaggedFile, tag_file
-from .rendering import file_summary, label_list, note, words_read
-from .tagger import Predictions, Tagger
+from .reasons import reasons
+from .rendering import file_summary, label_list, mistake_note, note
+from .tagger import Tagger
 
-NO_TEXT = "Paste a text and press “Tag”: its labels appear here."
 UNREAD_SHOWN, MOST_SHOWN = 400, 20_000
-NO_LABEL = "No label reaches the lowest score; set it lower under “Options”."
+# Of these, the likely labels are shown at once and the others on request.
+LABELS_FOUND = 25
 
 
-class Answer(NamedTuple):
-    """
-    What is on the page for a text, kept for when another of its labels is chosen. The text stays in the browser: with
-    all words of all labels, an answer took up to megabytes for an hour.
-    """
+class Mistake(ValueError):
+    """A mistake in a field of the page, beside which it is shown."""
 
-    predictions: Predictions
-    text_digest: str
+    def __init__(self, field: str, message: str):
+        super().__init__(message)
+        self.field = field
 
 
 class Actions:
-    """
-    Everything that the page does.
-
-    Args:
-        tagger: The model.
-    """
+    """Everything that the page does. Nothing is kept of a text: the browser sends it again with each question."""
 
     def __init__(self, tagger: Tagger):
         self.tagger = tagger
@@ -49,71 +45,84 @@ class Actions:
     ) -> list[dict]:
         """The labels of a text, best first: `[{"label", "score", "branch_scores"}]`."""
         self.tagger.check(text, top_k if isinstance(top_k, int) else None)
-        (predictions,) = self.tagger.tag(
-            [text],
-            top_k=top_k,
-            threshold=threshold,
-            candidate_labels=candidate_labels,
-            branch_scores=True,
-        )
-        return predictions
+        options = {"top_k": top_k, "threshold": threshold, "candidate_labels": candidate_labels}
+        return self.tagger.tag([text], **options, branch_scores=True)[0]
 
     def explain(self, text: str, labels: list[str]) -> dict:
-        """What is behind given labels of a text: words with their places and numbers, and further parts."""
+        """What led to given labels of a text: words with their places and numbers, and further parts."""
         return self.tagger.explain(text, labels).to_dict()
 
-    def answer(self, text: str, top_k: int, threshold: float, names: str) -> tuple[Answer | None, str, str]:
-        """The labels of a text, and the words that the first of them read."""
+    def answer(self, text: str, top_k: int, threshold: float, names: str) -> Iterator[tuple[Any, str]]:
+        """The labels of a text, then what led to the first of them."""
         if not text.strip():
-            return None, note(NO_TEXT), ""
-        predictions = self.predict(text, top_k, threshold, listed_names(names))
-        if not predictions:
-            return None, note(NO_LABEL), ""
-        reason = self.tagger.why_no_words()
-        if reason is not None:
-            return None, label_list(predictions, None), note(reason)
-        return Answer(predictions, digest(text)), *self._chosen(text, predictions, 0)
+            raise ValueError("There is no text; paste one first.")
+        found = self.predict(text, max(top_k, LABELS_FOUND), 0.0, self._known_names(names))
+        likely = sum(entry["score"] >= threshold for entry in found[:top_k])
+        reason = self.tagger.why_no_reasons()
+        digest = text_digest(text) if reason is None else None
+        yield label_list(found, likely, threshold, digest), "" if reason is None else note(reason)
+        if reason is None:
+            yield gr.skip(), self._reasons(text, found[0]["label"])
 
-    def choose_label(self, answer: Answer | None, text: str, event: gr.EventData) -> tuple[str, str]:
-        """The words that another label read."""
-        if answer is None or event.index not in range(len(answer.predictions)) or digest(text) != answer.text_digest:
-            raise ValueError("These labels are no longer known; press “Tag” again.")
-        return self._chosen(text, answer.predictions, event.index)
+    def choose_label(self, text: str, event: gr.EventData) -> Iterator[tuple[str]]:
+        """What led to another label."""
+        if text_digest(text) != event.digest:
+            raise ValueError("The text was changed; press “Tag” again.")
+        yield (self._reasons(text, event.label),)
 
-    def _chosen(self, text: str, predictions: Predictions, row: int) -> tuple[str, str]:
-        explanation = readable_part(self.tagger.explain(text, [predictions[row]["label"]]))
-        return label_list(predictions, row), words_read(explanation, 0)
+    def _reasons(self, text: str, label: str) -> str:
+        return reasons(readable_part(self.tagger.explain(text, [label])))
+
+    def choose_file(self, file: str | None) -> Iterator[tuple[Any, ...]]:
+        """The columns of a file to choose from, where it has any; earlier results are removed."""
+        with short_names(file):
+            columns = [] if file is None else text_columns(file)
+        yield gr.Dropdown(columns, value=(columns or ["text"])[0], visible=bool(columns)), *no_file()
 
     def tag_file(
-        self,
-        file: str | None,
-        text_column: str,
-        top_k: int,
-        threshold: float,
-        names: str,
-        progress: gr.Progress = gr.Progress(),  # noqa: B008 (Gradio knows it by this default)
-    ) -> tuple[TaggedFile, str, str]:
+        self, file: str | None, text_column: str, top_k: int, threshold: float, names: str
+    ) -> tuple[str, str]:
         """Every text of a file with its labels, as JSON lines and for spreadsheets."""
+        tagged = self._tagged_file(file, text_column, top_k, threshold, names)
+        return tagged.jsonl, tagged.csv
+
+    def show_tagged_file(self, *request: Any) -> Iterator[tuple[Any, ...]]:
+        """The first texts of a tagged file, and buttons that download it."""
+        # Earlier results make room for the progress bar.
+        yield "", *no_file()[1:]
+        tagged = self._tagged_file(*request)
+        buttons = (gr.DownloadButton(value=path, visible=True) for path in (tagged.csv, tagged.jsonl))
+        yield file_summary(tagged.num_texts, tagged.first), *buttons
+
+    def _tagged_file(self, file: str | None, text_column: str, top_k: int, threshold: float, names: str) -> TaggedFile:
         if file is None:
             raise ValueError("There is no file; choose one first.")
         self.tagger.check("", top_k)
-        tagged = tag_file(
-            self.tagger,
-            file,
-            text_column,
-            progress,
-            top_k,
-            threshold=threshold,
-            candidate_labels=listed_names(names),
-        )
-        return tagged, tagged.jsonl, tagged.csv
+        options = {"top_k": top_k, "threshold": threshold, "candidate_labels": self._known_names(names)}
+        with short_names(file):
+            columns = text_columns(file)
+            if columns and text_column not in columns:
+                known = ", ".join(columns[:10])
+                raise Mistake("column", f"There is no text in a column {text_column!r}; choose one of {known}.")
+            return tag_file(self.tagger, file, text_column, **options)
 
-    def show_file(self, tagged: TaggedFile) -> tuple[str, Any, Any]:
-        """A word about a tagged file, and buttons that can be pressed."""
-        return file_summary(tagged.num_texts, tagged.first), *(gr.DownloadButton(interactive=True) for _ in range(2))
+    def _known_names(self, lines: str) -> list[str] | None:
+        """Names of labels, one per line, each once; `None` where all labels are meant."""
+        names = list(dict.fromkeys(line.strip() for line in lines.splitlines() if line.strip()))
+        unknown = self.tagger.unknown(names)
+        if unknown:
+            more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+            raise Mistake("names", f"The model has no labels called {', '.join(unknown[:3])}{more}.")
+        return names or None
 
 
-def digest(text: str) -> str:
+def no_file() -> tuple[Any, ...]:
+    """The results of a file before there are any: a note, and no downloads."""
+    hint = "Choose a file and press “Tag the file”: you can then download it with its labels."
+    return note(hint), *(gr.DownloadButton(value=None, visible=False) for _ in range(2))
+
+
+def text_digest(text: str) -> str:
     """Tells one text from another."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -124,19 +133,46 @@ def readable_part(explanation: Explanation) -> Explanation:
     return explanation.start(min(read + UNREAD_SHOWN, MOST_SHOWN))
 
 
-def listed_names(lines: str) -> list[str] | None:
-    """Names of labels, one per line, each once; none where all labels are meant."""
-    return list(dict.fromkeys(line.strip() for line in lines.splitlines() if line.strip())) or None
+@contextmanager
+def short_names(path: str | None) -> Iterator[None]:
+    """Errors name a file without its folder on the server, which must not be shown."""
+    try:
+        yield
+    except Mistake:
+        raise
+    except (ValueError, OSError) as error:
+        raise ValueError(str(error).replace(path, path.replace("\\", "/").rpartition("/")[2])) from error
 
 
-def with_messages(function: Callable) -> Callable:
-    """Tells people what they did wrong, escaped, since Gradio shows it as HTML."""
+@contextmanager
+def messages() -> Iterator[None]:
+    """Shows what is wrong, escaped, since Gradio shows it as HTML."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise gr.Error(escape(str(error), quote=False), print_exception=False) from error
 
-    @functools.wraps(function)
-    def answered(*args: Any, **kwargs: Any) -> Any:
+
+def beside_fields(
+    action: Callable[..., Iterator[tuple[Any, ...]]], fields: dict[str, gr.HTML], results: dict[Any, Any]
+) -> Callable[..., Iterator[dict]]:
+    """
+    An action whose errors are shown beside the fields that caused them.
+
+    Args:
+        action: Yields values of all results.
+        fields: Where errors in each field are shown; first the one for errors that name no field.
+        results: What the action changes, and what it becomes after an error.
+    """
+
+    @functools.wraps(action)
+    def answered(*args: Any) -> Iterator[dict]:
+        yield {field: gr.HTML(visible=False) for field in fields.values()}
         try:
-            return function(*args, **kwargs)
+            for values in action(*args):
+                yield dict(zip(results, values, strict=True))
         except (ValueError, OSError) as error:
-            raise gr.Error(escape(str(error), quote=False), print_exception=False) from error
+            place = fields[getattr(error, "field", next(iter(fields)))]
+            yield {**results, place: gr.HTML(mistake_note(str(error)), visible=True)}
 
     return answered

@@ -2,14 +2,16 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import gradio as gr
 
 from glocal_xml.data import read_text_rows, write_rows
 from glocal_xml.tagged_rows import spread, tagged_rows
 
-from .tagger import Tagger
+from .tagger import Predictions, Tagger
 
 BATCH_SIZE = 32
 NUM_SHOWN = 5
@@ -21,17 +23,10 @@ class TaggedFile(NamedTuple):
     jsonl: str
     csv: str
     num_texts: int
-    first: list[tuple[str, list[dict[str, Any]]]]
+    first: list[tuple[str, Predictions]]
 
 
-def tag_file(
-    tagger: Tagger,
-    path: str,
-    text_column: str,
-    progress: Callable[..., Any],
-    top_k: int,
-    **options: Any,
-) -> TaggedFile:
+def tag_file(tagger: Tagger, path: str, text_column: str, top_k: int, **options: Any) -> TaggedFile:
     """
     Tags every text of a file; the results are put beside it, from where the page may serve them.
 
@@ -39,17 +34,11 @@ def tag_file(
         tagger: The model.
         path: JSONL, CSV, TSV or plain lines, gzipped or not.
         text_column: The column that holds the text.
-        progress: `gradio.Progress`; told from time to time how many texts are done.
         top_k: Most labels of a text.
         options: Further ones of the pipeline.
     """
-    name = Path(path).name
-    try:
-        num_texts = sum(1 for _ in read_text_rows(path, text_column=text_column))
-    except (ValueError, OSError) as error:
-        # The path on the server must not be shown.
-        raise ValueError(str(error).replace(path, name)) from error
-    first = []
+    num_texts = sum(1 for _ in read_text_rows(path, text_column=text_column))
+    first, progress = [], gr.Progress()
 
     def watched_rows() -> Iterator[dict[str, Any]]:
         rows = read_text_rows(path, text_column=text_column)
@@ -63,7 +52,7 @@ def tag_file(
 
     # In a folder of its own: two people may send the same file at the same time.
     folder = Path(tempfile.mkdtemp(dir=Path(path).parent))
-    stem = name.removesuffix(".gz").rsplit(".", 1)[0]
+    stem = Path(path).name.removesuffix(".gz").rsplit(".", 1)[0]
     jsonl, csv = folder / f"{stem}-tagged.jsonl", folder / f"{stem}-tagged.csv"
     write_rows(watched_rows(), jsonl)
     with open(jsonl, encoding="utf-8") as lines:

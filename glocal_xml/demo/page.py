@@ -1,44 +1,44 @@
 """What is on the page."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
 
-from .actions import NO_TEXT, Actions, with_messages
+from .actions import Actions, beside_fields, messages, no_file
 from .look import CSS, SELECT_LABEL, THEME
-from .rendering import header, note
+from .rendering import header, note, shortened
 from .tagger import Tagger
 
 MOST_LABELS = 50
-EXAMPLE = "Paste a text here, such as:\n\nnotepad: a small text editor for GNOME\nEdits text and highlights code."
-NO_FILE = "Choose a file and press “Tag the file”: its rows can then be downloaded with their labels."
-Options = list[gr.components.Component]
+NO_TEXT = note("The labels of the text appear here.")
+FILE_TYPES = [".jsonl", ".csv", ".tsv", ".txt", ".gz"]
 
 
 class TaggingPage(gr.Blocks):
     """
-    The page of one model. Labels of texts are in the memory of the server for an hour, of the last 1,000 people; files
-    are on its disk as long, or until it stops.
+    The page of one model. Texts and labels are not kept; files are on the disk of the server for an hour, or until it
+    stops.
 
     Args:
         model: Folder or Hub id of the model, which is loaded once.
+        examples: Texts to try it with.
     """
 
-    def __init__(self, model: str):
+    def __init__(self, model: str, examples: Sequence[str] = ()):
         tagger = Tagger(model)
         # Every ten minutes files older than an hour are deleted.
         super().__init__(title=f"{tagger.name} · glocal_xml", analytics_enabled=False, delete_cache=(600, 3600))
         actions = Actions(tagger)
         with self:
-            gr.HTML(header(tagger.name, tagger.facts()), elem_id="head")
-            options = label_options(tagger)
+            gr.HTML(header(tagger.name, tagger.config.num_labels), elem_id="head")
             with gr.Tab("One text"):
-                text_tab(actions, options)
+                text_tab(actions, examples)
             with gr.Tab("A file"):
-                file_tab(actions, options)
-            gr.api(with_messages(actions.predict), api_name="predict")
-            gr.api(with_messages(actions.explain), api_name="explain")
+                file_tab(actions)
+            gr.api(messages()(actions.predict), api_name="predict")
+            gr.api(messages()(actions.explain), api_name="explain")
 
     def launch(self, **options: Any) -> Any:
         """Serves the page; takes what `gradio.Blocks.launch` takes."""
@@ -48,70 +48,92 @@ class TaggingPage(gr.Blocks):
         return super().launch(**look | ways | options)
 
 
-def label_options(tagger: Tagger) -> Options:
-    """Which labels are wanted."""
-    blend = tagger.config.blend
-    most = min(MOST_LABELS, tagger.config.num_labels)
-    with gr.Accordion("Options", open=False), gr.Row():
-        top_k = gr.Slider(1, most, value=min(10, most), step=1, label="Number of labels")
-        lowest = 0.0 if blend is None else math.floor(100 * blend["threshold"]) / 100
-        # Only of a blend is it true.
-        meaning = None if blend is None else "Of labels with a score of 0.8, about four in five are right."
-        threshold = gr.Slider(0, 1, value=lowest, step=0.01, label="Lowest score", info=meaning)
-        names = gr.Textbox(
-            "", label="Only these labels", placeholder="Names, one per line; all labels if empty", lines=2
-        )
-    return [top_k, threshold, names]
-
-
-def text_tab(actions: Actions, options: Options) -> None:
-    """A text, its labels, and the words that one of them read."""
-    answer = gr.State(time_to_live=3600)
-    with gr.Row():
-        with gr.Column(min_width=300):
-            text = gr.Textbox("", label="Text", placeholder=EXAMPLE, lines=9, max_lines=18, elem_id="text")
+def text_tab(actions: Actions, examples: Sequence[str]) -> None:
+    """A text, its labels, and what led to one of them."""
+    with gr.Row(elem_id="text-tab"):
+        with gr.Column(elem_id="ask"):
+            hint = "Paste a text here."
+            text = gr.Textbox("", label="Text", placeholder=hint, lines=5, max_lines=14, elem_id="text")
+            fields = {"text": error_place()}
             tag = gr.Button("Tag", variant="primary", elem_id="tag")
-        with gr.Column(min_width=300):
-            words = gr.HTML(elem_id="words")
-            labels = gr.HTML(note(NO_TEXT), js_on_load=SELECT_LABEL, elem_id="labels")
-    *simple_options, names = options
-    # Not while a name is being typed, half of which is no label.
-    changes = [names.blur, names.submit, *(option.change for option in simple_options)]
-    gr.on(
-        [tag.click, text.submit, *changes],
-        with_messages(actions.answer),
-        [text, *options],
-        [answer, labels, words],
-        api_visibility="private",
-        trigger_mode="always_last",
-    )
+            with gr.Row(elem_id="examples", visible=bool(examples)):
+                buttons = [gr.Button(shortened(example, 40), size="sm") for example in examples]
+            options = label_options(actions.tagger)
+            fields["names"] = error_place()
+        labels = gr.HTML(NO_TEXT, js_on_load=SELECT_LABEL, elem_id="labels")
+        reasons = gr.HTML(elem_id="reasons")
+    answer = {
+        "fn": beside_fields(actions.answer, fields, {labels: NO_TEXT, reasons: ""}),
+        "inputs": [text, *options],
+        "outputs": [labels, reasons, *fields.values()],
+        "api_visibility": "private",
+        "show_progress_on": labels,
+    }
+    gr.on([tag.click, text.submit], **answer, trigger_mode="always_last")
+    for button, example in zip(buttons, examples, strict=True):
+        button.click(lambda example=example: example, None, text, api_visibility="private").then(**answer)
     labels.select(
-        with_messages(actions.choose_label),
-        [answer, text],
-        [labels, words],
+        beside_fields(actions.choose_label, fields, {reasons: ""}),
+        text,
+        [reasons, *fields.values()],
         api_visibility="private",
         show_progress="hidden",
     )
 
 
-def file_tab(actions: Actions, options: Options) -> None:
+def file_tab(actions: Actions) -> None:
     """A file of texts, and the same with labels to be downloaded."""
     with gr.Row():
         with gr.Column(min_width=300):
-            kinds = [".jsonl", ".csv", ".tsv", ".txt", ".gz"]
-            file = gr.File(label="JSONL, CSV, TSV, or TXT with one text per line", file_types=kinds, elem_id="file")
-            column = gr.Textbox("text", label="Column of the text")
+            kinds = "CSV, TSV, JSON lines, or lines of text"
+            file = gr.File(label=kinds, file_types=FILE_TYPES, height=140, elem_id="file")
+            fields = {"file": error_place()}
+            # Programs name a column without having seen the choices.
+            anything = {"allow_custom_value": True, "visible": False}
+            column = gr.Dropdown(["text"], value="text", label="Column of the text", **anything, elem_id="column")
+            fields["column"] = error_place()
             tag = gr.Button("Tag the file", variant="primary", elem_id="tag_file")
+            options = label_options(actions.tagger)
+            fields["names"] = error_place()
         with gr.Column(min_width=300):
             with gr.Row():
-                jsonl = gr.DownloadButton("Download JSONL", interactive=False, min_width=120, elem_id="jsonl")
-                csv = gr.DownloadButton("Download CSV", interactive=False, min_width=120, elem_id="csv")
-            summary = gr.HTML(note(NO_FILE), elem_id="summary")
-    tagged = gr.State(time_to_live=3600)
+                csv = gr.DownloadButton("Download CSV", visible=False, variant="primary", elem_id="csv")
+                jsonl = gr.DownloadButton("Download JSON lines", visible=False, elem_id="jsonl")
+            summary = gr.HTML(no_file()[0], elem_id="summary")
+    inputs, results = [file, column, *options], dict(zip((summary, csv, jsonl), no_file(), strict=True))
+    gr.on(
+        [file.upload, file.clear],
+        beside_fields(actions.choose_file, fields, {column: gr.Dropdown(visible=False), **results}),
+        file,
+        [column, *results, *fields.values()],
+        api_visibility="private",
+        show_progress="hidden",
+    )
     tag.click(
-        with_messages(actions.tag_file),
-        [file, column, *options],
-        [tagged, jsonl, csv],
-        api_name="tag_file",
+        beside_fields(actions.show_tagged_file, fields, results),
+        inputs,
+        [*results, *fields.values()],
+        api_visibility="private",
         show_progress_on=summary,
-    ).success(actions.show_file, tagged, [summary, jsonl, csv], api_visibility="private")
+    )
+    # For programs, to which errors are raised.
+    gr.on([], messages()(actions.tag_file), inputs, [jsonl, csv], api_name="tag_file")
+
+
+def label_options(tagger: Tagger) -> list[gr.components.Component]:
+    """Which labels are wanted."""
+    blend, most = tagger.config.blend, min(MOST_LABELS, tagger.config.num_labels)
+    # Only a blend has a threshold, and scores that are probabilities.
+    number, lowest = (5, 0.0) if blend is None else (10, math.floor(100 * blend["threshold"]) / 100)
+    meaning = None if blend is None else "Of labels with a score of 0.8 (80%), about four in five are right."
+    with gr.Accordion("Options", open=False):
+        return [
+            gr.Slider(1, most, value=min(number, most), step=1, label="Most labels per text"),
+            gr.Slider(0, 1, value=lowest, step=0.01, label="Lowest score", info=meaning),
+            gr.Textbox("", label="Only these labels", placeholder="One name per line; all labels if empty", lines=2),
+        ]
+
+
+def error_place() -> gr.HTML:
+    """Where it is said what is wrong with the field above."""
+    return gr.HTML(visible=False, elem_classes="error-place")

@@ -4,19 +4,16 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from glocal_xml.explain import Explanation
-from glocal_xml.explain.explanation import ATTENTION
-from glocal_xml.explain.html_page import html_legend, html_similar, html_sum, minus
-from glocal_xml.explain.printable import printable, signed
+from glocal_xml.explain.printable import printable
 
 from .tagger import Predictions
 
-_SHORT_TEXT = 120
+_CLOSEST = 5
 
 
-def header(name: str, facts: Sequence[str]) -> str:
-    """Which model this is."""
-    return f"<h1>{escape(name)}</h1><p>{escape(', '.join(facts))}</p>"
+def header(name: str, num_labels: int) -> str:
+    """Which model this is, and what it does."""
+    return f"<h1>{escape(name)}</h1><p>Suggests labels for a text, out of {num_labels:,}.</p>"
 
 
 def note(message: str) -> str:
@@ -24,92 +21,77 @@ def note(message: str) -> str:
     return f'<p class="note">{escape(message)}</p>'
 
 
-def label_list(predictions: Predictions, chosen: int | None) -> str:
+def mistake_note(message: str) -> str:
+    """What is wrong with a field, read out by screen readers at once."""
+    return f'<p class="mistake" role="alert">{escape(message)}</p>'
+
+
+def percent(score: float) -> str:
+    """A score in percent; what is not certain is not shown as such."""
+    rounded = round(100 * score)
+    if score and rounded == 0:
+        return "<1%"
+    return ">99%" if score < 1 and rounded == 100 else f"{rounded}%"
+
+
+def counted(number: int, name: str) -> str:
+    """A number of things."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def shortened(text: str, longest: int) -> str:
+    """The start of a text on one line."""
+    text = " ".join(printable(text[: 2 * longest]).split())
+    return text if len(text) <= longest else text[:longest].rstrip() + "…"
+
+
+def label_list(predictions: Predictions, likely: int, threshold: float, digest: str | None) -> str:
     """
-    Labels with a bar for the score and one for each branch; a button each where words can be shown.
+    Labels with their scores, those that are less likely on request; a button each where reasons can be shown.
 
     Args:
-        predictions: What the pipeline gave for one text.
-        chosen: The row whose words are shown; `None` where the model has no words to show.
+        predictions: What the pipeline gave for one text, best first.
+        likely: How many of them are worth showing at once; the closest ones are shown where none is.
+        threshold: The lowest score that counts.
+        digest: Tells the text from others; `None` where the model has no reasons to show.
     """
-    rows = "".join(f"<li>{_label_row(entry, row, chosen)}</li>" for row, entry in enumerate(predictions))
-    return f'<ol class="labels">{rows}</ol>'
+    rows = [f"<li>{_label_row(entry, row == 0, digest)}</li>" for row, entry in enumerate(predictions)]
+    none = note(f"No label reaches {percent(threshold)}, the lowest score that counts. The closest are:")
+    first, more = rows[: likely or _CLOSEST], rows[likely or _CLOSEST :]
+    shown = f'{"" if likely else none}<ol class="labels">{"".join(first)}</ol>'
+    if not more:
+        return shown
+    summary = f"<summary>{counted(len(more), 'less likely label')}</summary>"
+    return f'{shown}<details>{summary}<ol class="labels">{"".join(more)}</ol></details>'
 
 
-def _label_row(entry: dict[str, Any], row: int, chosen: int | None) -> str:
-    scores = entry["branch_scores"].items()
-    branches = "".join(_bar(name, score, f"branch-{i % 4}") for i, (name, score) in enumerate(scores))
+def _label_row(entry: dict[str, Any], is_first: bool, digest: str | None) -> str:
     # Isolated, since a name that is written from right to left would turn the row around.
     inside = (
-        f'<bdi class="name">{escape(entry["label"])}</bdi>{_bar("score", entry["score"], "final")}'
-        f'<span class="branches">{branches if len(scores) > 1 else ""}</span>'
+        f'<bdi class="name">{escape(printable(entry["label"]))}</bdi>'
+        f'<span class="track"><span class="fill" style="width:{100 * entry["score"]:.1f}%"></span></span>'
+        f'<span class="number">{escape(percent(entry["score"]))}</span>'
     )
-    if chosen is None:
+    if digest is None:
         return f'<div class="label">{inside}</div>'
-    pressed = "true" if row == chosen else "false"
-    return f'<button type="button" class="label" data-row="{row}" aria-pressed="{pressed}">{inside}</button>'
-
-
-def _bar(name: str, score: float, kind: str) -> str:
-    return (
-        f'<span class="bar {kind}"><span class="bar-name">{escape(name)}</span>'
-        f'<span class="track"><span class="fill" style="width:{100 * score:.1f}%"></span></span>'
-        f'<span class="number">{score:.2f}</span></span>'
-    )
-
-
-def words_read(explanation: Explanation, row: int) -> str:
-    """
-    The text with marks on the words behind a label, the strongest ones and all other parts as a sum, what the marks
-    mean, and similar training texts.
-    """
-    label = explanation.labels[row]
-    partly = explanation.partly_read()
-    cut = "The text is longer than the model reads: what is grey was not read."
-    # It scrolls, so keys must reach it.
-    region = '<div class="words" tabindex="0" role="region" aria-label="Words read">'
-    return (
-        f'<p class="summary" aria-live="polite"><bdi class="name">{escape(label.label)}</bdi> '
-        f"{_strongest_words(explanation, row)}</p>"
-        f"{region}{explanation.highlighted_html(row)}{html_similar(explanation, row)}"
-        f'<p class="legend">{html_legend(explanation)}</p></div>'
-        f"{note(cut) if explanation.truncated else ''}"
-        f"{note(partly.capitalize() + '.') if partly else ''}"
-    )
-
-
-def _strongest_words(explanation: Explanation, row: int) -> str:
-    label, read = explanation.labels[row], ""
-    if explanation.measure == ATTENTION:
-        words = ", ".join(f"<bdi>{escape(printable(word))}</bdi> {weight:.2f}" for word, weight in label.words)
-        read = f"read most: {words}" if words else "found no words to read"
-    if label.logit is None:
-        return read
-    words, rest = explanation.addends(row)
-    shown = [
-        f'<span class="{"for" if value > 0 else "against"}"><bdi>{escape(printable(word))}</bdi> '
-        f"{minus(signed(value))}</span>"
-        for word, value in words
-    ]
-    # In brackets, since a word of the text may be called the same.
-    shown += [f"({escape(printable(name))}) {minus(signed(value))}" for name, value in rest]
-    return f"{read}{'; added: ' if read else ''}{', '.join(shown)} {html_sum(explanation, row)}"
+    data = f'data-label="{escape(entry["label"])}" data-digest="{digest}"'
+    pressed = "true" if is_first else "false"
+    return f'<button type="button" class="label" {data} aria-pressed="{pressed}">{inside}</button>'
 
 
 def file_summary(number: int, first: Sequence[tuple[str, Predictions]]) -> str:
     """How many texts were tagged, and the first of them with their best labels."""
     items = "".join(
-        f'<li><bdi class="text">{escape(printable(_shortened(text)))}</bdi>{_chips(predictions)}</li>'
+        f'<li><bdi class="text">{escape(shortened(text, 120))}</bdi>{_chips(predictions)}</li>'
         for text, predictions in first
     )
-    return f'<p class="summary" role="status">{number:,} texts tagged. The first:</p><ul class="preview">{items}</ul>'
+    of_all = ". The first" if number > len(first) else ""
+    return f'<p role="status">{counted(number, "text")} tagged{of_all}:</p><ul class="preview">{items}</ul>'
 
 
 def _chips(predictions: Predictions) -> str:
-    chips = "".join(f'<bdi class="chip">{escape(entry["label"])} {entry["score"]:.2f}</bdi>' for entry in predictions)
-    return chips or '<span class="note">no label</span>'
-
-
-def _shortened(text: str) -> str:
-    text = " ".join(text[: 2 * _SHORT_TEXT].split())
-    return text if len(text) <= _SHORT_TEXT else text[:_SHORT_TEXT] + "…"
+    chips = (
+        f'<bdi class="chip">{escape(printable(entry["label"]))} {escape(percent(entry["score"]))}</bdi>'
+        for entry in predictions
+    )
+    return "".join(chips) or '<span class="note">no label</span>'

@@ -1,4 +1,4 @@
-"""What the page asks of a model: the labels of texts, and the words that they read."""
+"""What the page asks of a model: the labels of texts, and what led to them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,27 +30,22 @@ class Tagger:
         self.name = Path(model).resolve().name if Path(model).is_dir() else model
         self._pipe = open_pipeline(model)
         self.config = self._pipe.model.config
+        self._names = frozenset(self._pipe.model.label_names or ())
         # Fast tokenizers keep padding and truncation as state, which two threads would mix up.
         self._lock = Lock()
 
-    def facts(self) -> list[str]:
-        """The model in a few words."""
-        branches, length = self._pipe.model.branch_names, self._pipe.max_length
-        return [
-            self.config.model_type,
-            f"{self.config.num_labels:,} labels",
-            *([] if length is None else [f"reads the first {length:,} tokens of a text"]),
-            *([f"branches {', '.join(branches)}"] if len(branches) > 1 else []),
-        ]
-
-    def why_no_words(self) -> str | None:
-        """Why what is behind a label cannot be shown, if so."""
+    def why_no_reasons(self) -> str | None:
+        """Why it cannot be shown what led to a label; `None` where it can."""
         model = self._pipe.model
         if model.config.blend is None and not any(hasattr(head, "key") for head in model.branch_heads().values()):
-            return "This model has no label-word attention and no blend: what is behind a label cannot be shown."
-        if model.label_names is None:
-            return "This model has no names of labels, by which one could ask for the words that they read."
+            return "This model cannot show what led to a label."
+        if not self._names:
+            return "The labels of this model have no names, so it cannot show what led to them."
         return None
+
+    def unknown(self, names: list[str]) -> list[str]:
+        """Those of the names that no label has."""
+        return [name for name in names if name not in self._names] if self._names else []
 
     def check(self, text: str, number: int | None = None) -> None:
         """Refuses texts and numbers of labels that would take the memory of others."""
@@ -68,10 +63,10 @@ class Tagger:
         return found
 
     def explain(self, text: str, labels: list[str]) -> Explanation:
-        """What is behind given labels of a text."""
+        """What led to given labels of a text."""
         self.check(text)
         text, length, tokenizer = readable_text(text), self._pipe.max_length, self._pipe.tokenizer
-        # Looking through a whole book for words takes seconds, and a model without experts reads but its start.
+        # Looking through a whole book for words takes seconds, and a model without experts reads only its start.
         is_long = length is not None and len(text) > CHARACTERS_PER_TOKEN * length
         is_long = is_long and not self._pipe.model.text_experts()
         is_cut = is_long and tokenizer.truncation_side == "right"

@@ -78,7 +78,7 @@ def union_of_labels(rankings: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndar
     width = (~is_repeated).sum(axis=1).max()
     # Repeated ids go to the end, the others keep their order.
     columns = np.argsort(is_repeated, axis=1, kind="stable")[:, :width]
-    return tuple(np.take_along_axis(values, columns, axis=1) for values in (label_ids, ~is_repeated))
+    return np.take_along_axis(label_ids, columns, axis=1), np.take_along_axis(~is_repeated, columns, axis=1)
 
 
 def _best_labels(member: str, number: int, **options: Any) -> np.ndarray:

@@ -1,18 +1,23 @@
-"""The estimate of a run: memory, products and time."""
+"""The estimate of a run: memory, products and time of its steps, encoder, heads and optimiser together."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
+from torch import nn
 from transformers.trainer_utils import SaveStrategy
 
-from glocal_xml.modeling import XMTCConfig
+from glocal_xml.modeling import XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.training import XMTCTrainingArguments
 
-from .planned_model import plan_model
-from .speed import Speeds, measure_speeds
-from .step_costs import StepCosts, step_costs
-from .workload import Workload, number_of_steps
+from .encoder_trace import EncoderTrace, trace_encoder
+from .miniatures import encoder_seconds, nodes_below, optimizer_seconds, planned_heads
+from .planned_model import MOMENTS, optimizer_of, plan_model
+from .workload import Workload
+
+# Names, index and counts of the label space, measured on half a million short names.
+_BYTES_OF_A_LABEL = 270
+# Token ids and two masks in the Arrow file, whose pages count once they were read.
+_BYTES_OF_A_TOKEN = 6
 
 
 @dataclass(frozen=True)
@@ -21,40 +26,28 @@ class Estimate:
     What a run will take.
 
     Args:
-        costs: Memory and products of a step.
+        parameters: Number of parameters by part.
+        memory_bytes: Bytes of each part when a training step needs most, and their sum, `peak`.
+        rows_in_play_in_an_epoch: Share of the rows of sparse label tables that are updated; None without such tables.
+        texts_of_a_batch: Texts of a batch.
+        tokens_of_a_text: Tokens that a text of an average batch is padded to.
+        step_flops: Floating-point operations of the products of such a batch by part.
+        step_seconds: Seconds of a step by part, and their sum, `all`.
         steps: Optimiser steps of the run.
-        step_seconds: Seconds of a step by part.
         evaluation_seconds: Seconds of all evaluations of the run.
+        run_seconds: Seconds of steps and evaluations.
     """
 
-    costs: StepCosts
-    steps: int
+    parameters: dict[str, int]
+    memory_bytes: dict[str, int]
+    rows_in_play_in_an_epoch: float | None
+    texts_of_a_batch: int
+    tokens_of_a_text: int
+    step_flops: dict[str, float]
     step_seconds: dict[str, float]
+    steps: int
     evaluation_seconds: float
-
-    @property
-    def step_flops(self) -> dict[str, float]:
-        """Floating-point operations of the products of a batch, by part."""
-        return {"encoder": self.costs.average.flops} | {name: cost.flops for name, cost in self.costs.heads.items()}
-
-    @property
-    def run_seconds(self) -> float:
-        return self.steps * sum(self.step_seconds.values()) + self.evaluation_seconds
-
-    def to_dict(self) -> dict[str, Any]:
-        """All figures, for a JSON file."""
-        memory = self.costs.memory
-        return {
-            "parameters": self.costs.parameters,
-            "memory_bytes": {**vars(memory), "peak": memory.peak},
-            "rows_in_play_in_an_epoch": self.costs.sparse_share,
-            "step_flops": self.step_flops,
-            "step_seconds": {**self.step_seconds, "all": sum(self.step_seconds.values())},
-            "tokens_of_a_text": self.costs.tokens,
-            "steps": self.steps,
-            "evaluation_seconds": self.evaluation_seconds,
-            "run_seconds": self.run_seconds,
-        }
+    run_seconds: float
 
 
 def estimate_run(config: XMTCConfig, workload: Workload, args: XMTCTrainingArguments, process: int) -> Estimate:
@@ -67,25 +60,94 @@ def estimate_run(config: XMTCConfig, workload: Workload, args: XMTCTrainingArgum
         args: Training arguments.
         process: Bytes of a process that has only imported the packages.
     """
-    costs = step_costs(plan_model(config, args.gradient_checkpointing), workload, args, process)
-    speeds = measure_speeds(costs, args)
-    batches = args.gradient_accumulation_steps
-    step_seconds = {"encoder": batches * costs.average.flops / speeds.encoder}
-    step_seconds |= {name: batches * cost.flops / speeds.heads[name] for name, cost in costs.heads.items()}
-    step_seconds["optimiser"] = costs.dense_parameters * speeds.dense + costs.sparse_numbers * speeds.sparse
-    steps = number_of_steps(workload, args)
-    return Estimate(costs, steps, step_seconds, _evaluation_seconds(costs, speeds, workload, args, steps))
+    model = plan_model(config, args.gradient_checkpointing)
+    texts = min(args.per_device_train_batch_size, workload.num_texts)
+    tokens = math.ceil(workload.padded_length(texts, args.train_sampling_strategy == "group_by_length"))
+    trace = trace_encoder(model, texts, tokens, workload.token_types)
+    heads = {head.name: head.costs(workload, texts, tokens) for head in planned_heads(model)}
+    seconds = {"encoder": encoder_seconds(model, texts, tokens, trace.flops)}
+    seconds |= {name: head_seconds for name, (_, head_seconds) in heads.items()}
+    # A forward pass has a third of the products of a step: gradients by inputs and by weights are the others.
+    evaluation = number_of_evaluated(workload, args) * sum(seconds.values()) / texts / 3
+    seconds = {name: args.gradient_accumulation_steps * part for name, part in seconds.items()}
+    dense, sparse = _trained(model, trace)
+    seconds["optimiser"] = _numbers(dense) * optimizer_seconds(model, args, sparse=False)
+    if sparse:
+        shares = _rows_in_play(config, texts)
+        updated = sum(p.numel() * shares[len(p)] for p in sparse)
+        seconds["optimiser"] += updated * optimizer_seconds(model, args, sparse=True)
+    seconds["all"] = sum(seconds.values())
+    encoder, tables = _numbers(model.encoder.parameters()), _numbers(_label_tables(model))
+    rest, memory = _numbers(model.parameters()) - encoder - tables, step_memory(model, workload, args, process)
+    return Estimate(
+        parameters={"encoder": encoder, "label tables": tables, "rest of the heads": rest},
+        memory_bytes={**memory, "peak": sum(memory.values())},
+        rows_in_play_in_an_epoch=_rows_in_play(config, workload.num_texts)[config.num_labels] if sparse else None,
+        texts_of_a_batch=texts,
+        tokens_of_a_text=tokens,
+        step_flops={"encoder": trace.flops} | {name: flops for name, (flops, _) in heads.items()},
+        step_seconds=seconds,
+        steps=workload.number_of_steps(args),
+        evaluation_seconds=evaluation,
+        run_seconds=workload.number_of_steps(args) * seconds["all"] + evaluation,
+    )
 
 
-def _evaluation_seconds(
-    costs: StepCosts, speeds: Speeds, workload: Workload, args: XMTCTrainingArguments, steps: int
-) -> float:
-    """Forward passes over validation texts whenever the run saves and once at the end, and over test texts."""
-    text = costs.average.forward_flops / speeds.encoder
-    text += sum(cost.forward_flops / speeds.heads[name] for name, cost in costs.heads.items())
-    validation, test = workload.num_evaluated
+def step_memory(
+    model: XMTCPreTrainedModel, workload: Workload, args: XMTCTrainingArguments, process: int
+) -> dict[str, int]:
+    """Bytes of each part of a planned model in a step with the longest texts; the rest as in [`estimate_run`]."""
+    texts = min(args.per_device_train_batch_size, workload.num_texts)
+    trace = trace_encoder(model, texts, workload.longest, workload.token_types)
+    dense, sparse = _trained(model, trace)
+    moments = MOMENTS[optimizer_of(args, model)[0]]
+    # Besides moments the number of steps, which sparse tables have for every row; rows not yet in play count too.
+    state = sum(moments * p.nbytes for p in dense + sparse) + 4 * bool(moments) * (len(dense) + sum(map(len, sparse)))
+    gradients = sum(p.nbytes for p in dense)
+    if args.gradient_accumulation_steps > 1:
+        # Those of earlier batches are there already when a loss makes the next ones.
+        tables = {id(p) for p in _label_tables(model)}
+        gradients += sum(p.nbytes for p in dense if id(p) in tables)
+    tokens = workload.num_texts * workload.lengths.mean()
+    return {
+        "process": process,
+        "data": int(_BYTES_OF_A_TOKEN * tokens + _BYTES_OF_A_LABEL * workload.num_labels),
+        "weights": sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers())),
+        "optimizer": state,
+        "gradients": gradients,
+        "activations": trace.peak_bytes,
+        "heads": sum(head.bytes(workload, texts) for head in planned_heads(model)),
+    }
+
+
+def number_of_evaluated(workload: Workload, args: XMTCTrainingArguments) -> int:
+    """Validation texts whenever the run saves and once at the end, and test texts."""
+    steps = workload.number_of_steps(args)
     saves = {
         SaveStrategy.EPOCH: math.ceil(args.num_train_epochs),
         SaveStrategy.STEPS: steps / args.save_steps if args.save_steps >= 1 else 1 / args.save_steps,
     }
-    return text / costs.texts * (validation * (int(saves.get(args.save_strategy, 0)) + 1) + test)
+    validation, test = workload.num_evaluated
+    return validation * (int(saves.get(args.save_strategy, 0)) + 1) + test
+
+
+def _label_tables(model: XMTCPreTrainedModel) -> list[nn.Parameter]:
+    """Embeddings, output rows and biases of labels and of the nodes of a tree."""
+    return [p for name, p in model.named_parameters() if "label_embeddings" in name or "label_outputs" in name]
+
+
+def _numbers(parameters) -> int:
+    return sum(p.numel() for p in parameters)
+
+
+def _trained(model: XMTCPreTrainedModel, trace: EncoderTrace) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Parameters with dense gradients, and tables of which a step touches the rows of candidates alone."""
+    sparse = [module.weight for module in model.modules() if isinstance(module, nn.Embedding) and module.sparse]
+    others = trace.untrained | {id(p) for p in sparse}
+    return [p for p in model.parameters() if id(p) not in others], sparse
+
+
+def _rows_in_play(config: XMTCConfig, texts: int) -> dict[int, float]:
+    """Share of the rows of each sparse table, by its size, that texts update, as if each chose nodes at random."""
+    beam = config.training_beam
+    return {below: 1 - (1 - min(1.0, beam / above)) ** texts for above, below in nodes_below(config)}

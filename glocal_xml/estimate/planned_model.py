@@ -1,6 +1,5 @@
 """The model of a run without its weights: every parameter has a shape, and none takes memory."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,78 +19,26 @@ from glocal_xml.training import ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.rowwise_adamw import RowwiseAdamW, for_sparse_tables
 
 # Numbers that each optimiser keeps for a parameter.
-_MOMENTS = {torch.optim.AdamW: 2, RowwiseAdamW: 2, torch.optim.SGD: 0}
-
-
-@dataclass
-class PlannedModel:
-    """A model whose tensors have shapes only: what is computed with it within `mode` takes no memory."""
-
-    model: XMTCPreTrainedModel
-    mode: FakeTensorMode
-
-    @property
-    def config(self) -> XMTCConfig:
-        return self.model.config
-
-    def label_tables(self) -> dict[str, nn.Parameter]:
-        """Embeddings, output rows and biases of labels and of the nodes of a tree."""
-        tables = ("label_embeddings", "label_outputs")
-        return {name: p for name, p in self.model.named_parameters() if any(table in name for table in tables)}
-
-    def parameters(self) -> dict[str, int]:
-        """Number of parameters of the encoder, of the label tables and of all the rest."""
-        counts, tables = {"encoder": 0, "label tables": 0, "rest of the heads": 0}, self.label_tables()
-        for name, parameter in self.model.named_parameters():
-            rest = "encoder" if name.startswith(("encoder.", "level_encoders.")) else "rest of the heads"
-            counts["label tables" if name in tables else rest] += parameter.numel()
-        return counts
-
-    def weight_bytes(self) -> int:
-        """Parameters and buffers."""
-        return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers()))
-
-    def sparse_parameters(self) -> list[nn.Parameter]:
-        """Tables of which a step touches the rows of candidates alone."""
-        modules = self.model.modules()
-        return [module.weight for module in modules if isinstance(module, nn.Embedding) and module.sparse]
-
-
-def all_heads(model: XMTCPreTrainedModel) -> dict[str, nn.Module]:
-    """The heads over the nodes of a label tree from the top, where there is one, and those of the branches."""
-    levels = model.level_heads() if getattr(model.config, "tree_levels", None) else {}
-    return {**levels, **model.branch_heads()}
-
-
-def check_known(config: XMTCConfig) -> None:
-    """Refuses what a step of is not known."""
-    check_encoder(config.encoder.model_type)
-    if getattr(config, "negatives", None) == "static":
-        raise ValueError(
-            "What static `negatives` take is not known here: levels with encoders of their own train in turn. "
-            "Estimate with dynamic ones, of which all levels share one encoder."
-        )
+MOMENTS = {torch.optim.AdamW: 2, RowwiseAdamW: 2, torch.optim.SGD: 0}
+_REFUSED_ENCODERS = {
+    NO_ENCODER: "Experts alone train no encoder: they are fitted in seconds to minutes, and there is nothing to "
+    "estimate. Give an encoder, such as minilm.",
+    # Packed sequences cannot be run on tensors without content.
+    WORD_ENCODER: f"What {WORD_ENCODER} takes is not known here: estimate with another encoder, such as minilm.",
+}
 
 
 def check_encoder(model_type: str | None) -> None:
-    """Refuses the word encoder, whose packed sequences cannot be gone through on tensors without content, and none."""
-    if model_type == NO_ENCODER:
-        raise ValueError(
-            "Experts alone train no encoder: they are fitted in seconds to minutes, and there is nothing to estimate. "
-            "Give an encoder, such as minilm."
-        )
-    if model_type == WORD_ENCODER:
-        raise ValueError(
-            f"What {WORD_ENCODER} takes is not known here: estimate with another encoder, such as minilm."
-        )
+    """Refuses encoders whose training steps cannot be estimated."""
+    if model_type in _REFUSED_ENCODERS:
+        raise ValueError(_REFUSED_ENCODERS[model_type])
 
 
 def planned_config(model_args: ModelArguments, num_labels: int) -> XMTCConfig:
     """The configuration that a run gives its model; no weights are read."""
     if model_args.model is not None:
         config = trained_config(model_args.model)
-        if config.encoder is None:
-            check_encoder(NO_ENCODER)
+        check_encoder(NO_ENCODER if config.encoder is None else None)
         # Training steps are those of the heads.
         config.lexical = config.memory = config.blend = None
         return config
@@ -103,11 +50,11 @@ def planned_config(model_args: ModelArguments, num_labels: int) -> XMTCConfig:
         encoder=encoder.to_dict(),
         attn_implementation=encoder._attn_implementation,
         num_labels=num_labels,
-        **planned_tree(model_args.label_tree, num_labels),
+        **_planned_tree(model_args.label_tree, num_labels),
     )
 
 
-def planned_tree(label_tree: dict[str, Any] | str | None, num_labels: int) -> dict[str, list[int]]:
+def _planned_tree(label_tree: dict[str, Any] | str | None, num_labels: int) -> dict[str, list[int]]:
     """The levels of the label tree that is asked for, as a field of the configuration."""
     if label_tree is None:
         return {}
@@ -117,40 +64,34 @@ def planned_tree(label_tree: dict[str, Any] | str | None, num_labels: int) -> di
     return {"tree_levels": tree_level_sizes(num_labels, **options)}
 
 
-def family_of(config: XMTCConfig) -> type[XMTCPreTrainedModel]:
-    """The family that a configuration is of."""
-    return next(model for kind, model in FAMILIES.items() if kind.model_type == config.model_type)
+def new_model(config: XMTCConfig) -> XMTCPreTrainedModel:
+    """A model of the family that a configuration is of."""
+    return next(family for kind, family in FAMILIES.items() if kind.model_type == config.model_type)(config)
 
 
-def plan_model(config: XMTCConfig, gradient_checkpointing: bool = False) -> PlannedModel:
-    """The model of a configuration, without weights."""
+def plan_model(config: XMTCConfig, gradient_checkpointing: bool = False) -> XMTCPreTrainedModel:
+    """The model of a configuration, of shapes only; refuses models whose training steps cannot be estimated."""
+    check_encoder(config.encoder.model_type)
+    if getattr(config, "negatives", None) == "static":
+        raise ValueError(
+            "What static `negatives` take is not known here: levels with encoders of their own train in turn. "
+            "Estimate with dynamic ones, where all levels share one encoder."
+        )
     # Tensors of this mode have shapes and a device, but no memory; torch has no public name for it.
-    mode = FakeTensorMode()
-    with mode, no_init_weights():
-        model = family_of(config)(config).train()
+    with FakeTensorMode(), no_init_weights():
+        model = new_model(config).train()
     if gradient_checkpointing:
         model.gradient_checkpointing_enable()
-    return PlannedModel(model, mode)
+    return model
 
 
 def optimizer_of(args: XMTCTrainingArguments, model: nn.Module) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """The optimiser of a run and its options."""
     optimizer_class, options = Trainer.get_optimizer_cls_and_kwargs(args)
     optimizer_class = for_sparse_tables(optimizer_class, model)
-    if optimizer_class not in _MOMENTS:
+    if optimizer_class not in MOMENTS:
         raise ValueError(
             f"What {optimizer_class.__name__} keeps in memory is not known here: estimate with `--optim adamw_torch` "
             "or `--optim sgd`."
         )
     return optimizer_class, options
-
-
-def optimizer_bytes(optimizer_class: type[torch.optim.Optimizer], parameters: list[nn.Parameter], sparse: bool) -> int:
-    """
-    What the optimiser keeps for parameters that have gradients: its moments and the number of steps, which sparse
-    tables have for every row. Rows that were never in play count too: their zeros take memory as others do.
-    """
-    moments = _MOMENTS[optimizer_class]
-    if moments == 0:
-        return 0
-    return sum(moments * p.nbytes + 4 * (len(p) if sparse else 1) for p in parameters)

@@ -1,20 +1,18 @@
 """What a training step has to deal with: texts, their lengths, labels, batches."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from glocal_xml.data import LabelSpace
 from glocal_xml.training import XMTCTrainingArguments
 
 _SAMPLED_TEXTS = 2000
 _SIMULATED_BATCHES = 200
-# How many batches Transformers sorts together when it groups texts by length.
-_BATCHES_GROUPED = 50
 
 
 @dataclass(frozen=True)
@@ -45,35 +43,40 @@ class Workload:
         """Tokens of the longest text, to which a batch with it is padded."""
         return int(self.lengths.max())
 
-    @property
-    def mean_length(self) -> float:
-        return float(self.lengths.mean())
-
-    def padded_length(self, batch_size: int, grouped: bool, seed: int = 0) -> float:
+    def padded_length(self, batch_size: int, grouped: bool) -> float:
         """Mean over batches of the length that their texts are padded to."""
-        rng = np.random.default_rng(seed)
-        batch_size = min(batch_size, self.num_texts)
-        drawn = rng.choice(self.lengths, (_SIMULATED_BATCHES, batch_size))
+        drawn = np.random.default_rng(0).choice(self.lengths, min(self.num_texts, _SIMULATED_BATCHES * batch_size))
         if grouped:
-            # As many batches as are sorted together, of which a small set of texts has fewer.
-            together = max(1, min(_BATCHES_GROUPED, self.num_texts // (4 * batch_size), _SIMULATED_BATCHES))
-            whole = drawn[: _SIMULATED_BATCHES // together * together].reshape(-1, together * batch_size)
-            drawn = np.sort(whole, axis=1).reshape(-1, batch_size)
-        return float(drawn.max(axis=1).mean())
+            drawn = drawn[list(LengthGroupedSampler(batch_size, lengths=drawn.tolist()))]
+        return float(np.mean([drawn[i : i + batch_size].max() for i in range(0, len(drawn), batch_size)]))
 
-    def share_of_labels(self, start: int, stop: int) -> float:
-        """Share of all occurrences of labels that belong to the `start`-th to `stop`-th most frequent ones."""
-        counts = self.label_counts
-        if counts is None:
-            # Zipf's law, which labels of large sets roughly follow.
-            counts = 1 / np.arange(1, self.num_labels + 1)
-        return float(counts[start:stop].sum() / counts.sum())
+    def drawn_labels(self, texts: int, num_labels: int) -> np.ndarray:
+        """
+        Labels for some texts, (texts, labels of a text), drawn by their frequency. Ids follow falling frequency;
+        `num_labels` of them stand for all.
+        """
+        # By default Zipf's law, which labels of large sets roughly follow.
+        counts = 1 / np.arange(1, self.num_labels + 1) if self.label_counts is None else self.label_counts
+        size = (texts, max(1, round(self.labels_per_text)))
+        drawn = np.random.default_rng(0).choice(self.num_labels, size, p=counts / counts.sum())
+        return drawn * num_labels // self.num_labels
+
+    def number_of_steps(self, args: XMTCTrainingArguments) -> int:
+        """Optimiser steps of the whole run."""
+        if args.max_steps > 0:
+            return args.max_steps
+        batches = -(-self.num_texts // args.per_device_train_batch_size)
+        return int(np.ceil(-(-batches // args.gradient_accumulation_steps) * args.num_train_epochs))
 
 
 def measured_workload(texts: dict[str, Any], label_space: LabelSpace, tokenizer: PreTrainedTokenizerBase) -> Workload:
     """The workload of texts that were read; lengths are those of a sample."""
     train = texts["train"]
-    sample = list(islice(train, _SAMPLED_TEXTS)) if not hasattr(train, "__len__") else _sample(train)
+    if hasattr(train, "__len__"):
+        order = np.random.default_rng(0).permutation(len(train))[:_SAMPLED_TEXTS]
+        sample = [train[int(i)] for i in np.sort(order)]
+    else:
+        sample = islice(train, _SAMPLED_TEXTS)
     tokens = tokenizer([row["text"] for row in sample], truncation=True, max_length=tokenizer.model_max_length)
     counts = np.sort(np.asarray(label_space.counts))[::-1]
     return Workload(
@@ -85,16 +88,3 @@ def measured_workload(texts: dict[str, Any], label_space: LabelSpace, tokenizer:
         num_evaluated=tuple(len(texts[part]) if part in texts else 0 for part in ("validation", "test")),
         token_types="token_type_ids" in tokens,
     )
-
-
-def _sample(train: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    order = np.random.default_rng(0).permutation(len(train))[:_SAMPLED_TEXTS]
-    return [train[int(i)] for i in np.sort(order)]
-
-
-def number_of_steps(workload: Workload, args: XMTCTrainingArguments) -> int:
-    """Optimiser steps of the whole run."""
-    if args.max_steps > 0:
-        return args.max_steps
-    batches = -(-workload.num_texts // args.per_device_train_batch_size)
-    return int(np.ceil(-(-batches // args.gradient_accumulation_steps) * args.num_train_epochs))

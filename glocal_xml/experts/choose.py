@@ -10,7 +10,7 @@ import torch
 from glocal_xml.metrics import pad_label_lists, xmtc_metrics
 
 from .fit import ExpertTexts
-from .lexical import CLUSTER_SIZE, MOST_PAIRS, fit_lexical
+from .lexical import CLUSTER_SIZE, LEAD, MOST_PAIRS, fit_lexical
 from .token_rows import padded_ids
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,12 @@ MOST_LABELS = 5000
 _MOST_TOKENS = 5 * 10**6
 # Settings are compared on parts of this size.
 _TEXTS, _HELD_OUT = 4000, 1000
-_TRIED = {"pairs": (MOST_PAIRS, 0), "c": (1.0, 0.5), "cluster_size": (CLUSTER_SIZE, 4 * CLUSTER_SIZE)}
+_TRIED = {
+    "pairs": (MOST_PAIRS, 0),
+    "lead": (LEAD, 0),
+    "c": (1.0, 0.5),
+    "cluster_size": (CLUSTER_SIZE, 4 * CLUSTER_SIZE),
+}
 _BATCH = 128
 
 
@@ -32,8 +37,8 @@ def default_lexical_settings(train: ExpertTexts, num_labels: int) -> dict[str, A
 
 def choose_lexical_settings(train: ExpertTexts, held_out: ExpertTexts, num_labels: int, tokens: int) -> dict[str, Any]:
     """
-    Whether pairs of tokens are features, the regularisation and the size of clusters, one after the other, by the mean
-    of P@1, P@3 and P@5 on held-out texts.
+    Whether pairs of tokens and the first tokens are features of their own, the regularisation and the size of
+    clusters, one after the other, by the mean of P@1, P@3 and P@5 on held-out texts.
 
     Args:
         train: Training texts; a part of them is used.
@@ -65,10 +70,11 @@ def choose_lexical_settings(train: ExpertTexts, held_out: ExpertTexts, num_label
             continue
         settings[name] = max(values, key=lambda value: quality({**settings, name: value}))  # noqa: B023
     logger.info(
-        "lexical expert: C %g, clusters of %d labels, %s (by held-out texts)",
+        "lexical expert: C %g, clusters of %d labels, %s%s (by held-out texts)",
         settings["c"],
         settings["cluster_size"],
         "pairs of tokens too" if settings["pairs"] else "single tokens",
+        f", the first {settings['lead']} tokens apart" if settings["lead"] else "",
     )
     return settings
 

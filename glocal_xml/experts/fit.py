@@ -34,9 +34,9 @@ class ExpertTexts:
     """
 
     rows: list[np.ndarray]
-    labels: list[Sequence[int]]
+    labels: list[list[int]]
     name_rows: list[np.ndarray] = field(default_factory=list)
-    name_labels: list[Sequence[int]] = field(default_factory=list)
+    name_labels: list[list[int]] = field(default_factory=list)
 
     @classmethod
     def from_texts(

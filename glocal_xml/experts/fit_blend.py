@@ -140,7 +140,8 @@ def blend_pairs(
                 )
             )
             true_labels.extend(row[row >= 0].numpy() for row in labels)
-    return BlendPairs(*(np.concatenate(values) for values in zip(*found, strict=True)), true_labels)
+    texts, label_ids, all_logits, finals, truths = (np.concatenate(values) for values in zip(*found, strict=True))
+    return BlendPairs(texts, label_ids, all_logits, finals, truths, true_labels)
 
 
 def fit_blend(

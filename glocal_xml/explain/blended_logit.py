@@ -6,7 +6,7 @@ import torch
 
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.encoder import evaluation_mode
-from glocal_xml.modeling.experts import BIAS, FREQUENCY, LEXICAL, MEMORY, add_branch, takes_part
+from glocal_xml.modeling.experts import BIAS, FREQUENCY, LEXICAL, MEMORY, add_branch
 from glocal_xml.modeling.label_scores import product_logits
 
 from .branch_logit import has_evidence, label_biases, tree_paths
@@ -35,6 +35,11 @@ class LogitParts:
     of_tokens: torch.Tensor
     parts: dict[str, torch.Tensor]
     bias: torch.Tensor
+
+
+def takes_part(name: str, weights: dict[str, float]) -> bool:
+    """Whether a branch counts in a blend at all."""
+    return any(weights.get(key) for key in (name, f"{name}_bend", f"{name}_vote"))
 
 
 def word_branches(model: XMTCPreTrainedModel) -> list[str]:

@@ -4,11 +4,11 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling.encoder import PADDING_LABEL
 
 Spans = list[tuple[int, int]]
 # Tokens of the text that cover no word, such as one for a blank.
 BETWEEN_WORDS = "between words"
-_NO_TOKEN = -100
 
 
 class EncodedText:
@@ -39,7 +39,7 @@ class EncodedText:
         # Not `verbose`: a length beyond what the encoder reads is no reason to warn.
         whole = tokenizer(text, add_special_tokens=False, verbose=False)
         self.text_spans: Spans = whole.encodings[0].offsets or [(0, 0)]
-        self.text_ids = torch.tensor([whole["input_ids"] or [_NO_TOKEN]], device=model.device)
+        self.text_ids = torch.tensor([whole["input_ids"] or [PADDING_LABEL]], device=model.device)
         self.head_spans: Spans = []
         self.is_cut, self.head_inputs = False, {"input_ids": self.text_ids}
         if model.encoder is not None:

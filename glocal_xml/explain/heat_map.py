@@ -3,6 +3,8 @@
 from itertools import product
 from typing import TYPE_CHECKING
 
+from glocal_xml.matplotlib_extra import check_matplotlib
+
 from .explanation import ATTENTION, Explanation, strongest_words
 from .printable import short, signed, two_digits
 
@@ -21,13 +23,10 @@ def heat_map(explanation: Explanation) -> "Figure":
     Labels in rows, the words that matter most to any of them in columns, in the order of the text. Contributions have
     further columns for all the rest, and for the logit that they sum to.
     """
-    try:
-        from matplotlib.colors import LinearSegmentedColormap
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError(
-            "Figures need matplotlib: install the extra by `pip install 'glocal-xml[analysis]'`."
-        ) from None
+    check_matplotlib()
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
     labels = explanation.labels
     wanted = {word for label in labels for word, _ in label.words}
     words = [word for word in dict.fromkeys(word.text for word in explanation.words) if word in wanted]

@@ -49,13 +49,14 @@ def _shares(expert: LexicalExpert, level: int, rows: Tensor, token_ids: Tensor) 
         mine = entry_rows == row
         of_feature[i].index_add_(0, which[mine], products[mine])
     # Each occurrence of a feature has an equal part of it.
-    singles, *pairs = expert.counter.features(token_ids[None])[0].view(-1, len(token_ids))
-    shares = _of_occurrences(singles, features[0], values[0], of_feature)
-    for found in pairs:
-        halves = _of_occurrences(found, features[0], values[0], of_feature) / 2
-        shares += halves
-        shares[:, 1:] += halves[:, :-1]
-    return shares
+    kinds = expert.counter.features(token_ids[None])[0].view(-1, len(token_ids))
+    singles, *further = (_of_occurrences(found, features[0], values[0], of_feature) for found in kinds)
+    if len(expert.counter.pair_keys):
+        halves = further.pop(0) / 2
+        singles += halves
+        singles[:, 1:] += halves[:, :-1]
+    # What remains are the first tokens, which count twice.
+    return sum(further, singles)
 
 
 def _of_occurrences(found: Tensor, features: Tensor, values: Tensor, of_feature: Tensor) -> Tensor:

@@ -211,7 +211,7 @@ def _tables(results: Results, measured: list[str]) -> dict[str, Any]:
     for part in (part for part in _PARTS if part in results):
         rows = results[part]
         final = next(iter(rows.values()))
-        columns, k = _columns(final), _ranks(final)[-1]
+        columns, k = _columns(final), ranks(final)[-1]
         tables[part] = [[f"{part} texts", *columns]]
         tables[part] += [[row, *(percent(of.get(metric)) for metric in columns.values())] for row, of in rows.items()]
         bands = [["training texts of the label", *rows]]
@@ -232,11 +232,11 @@ def _tables(results: Results, measured: list[str]) -> dict[str, Any]:
 
 def _columns(metrics: dict[str, float]) -> dict[str, str]:
     """Titles of the columns of a table of results, and the metrics below them."""
-    columns = {f"{title}@{k}": f"{name}@{k}" for title, name, least in _COLUMNS for k in _ranks(metrics) if k >= least}
+    columns = {f"{title}@{k}": f"{name}@{k}" for title, name, least in _COLUMNS for k in ranks(metrics) if k >= least}
     return {title: metric for title, metric in columns.items() if metric in metrics}
 
 
-def _ranks(metrics: dict[str, float]) -> list[int]:
+def ranks(metrics: dict[str, float]) -> list[int]:
     """The k of P@k and the others, ascending."""
     return sorted(int(name.removeprefix("precision@")) for name in metrics if name.startswith("precision@"))
 

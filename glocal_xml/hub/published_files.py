@@ -124,7 +124,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{folder} is no folder of a trained model: it has no readable {_CONFIG}; give the `--output_dir` of "
             f"`glocal-xml train` ({error})"
         ) from None
-    families = [family.model_type for family in (*FAMILIES, TextExpertsConfig)]
+    families = [*(family.model_type for family in FAMILIES), TextExpertsConfig.model_type]
     if config.get("model_type") not in families:
         raise ValueError(
             f"{folder} holds a model of type {config.get('model_type')!r}; those of this package are "

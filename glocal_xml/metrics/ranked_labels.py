@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -155,7 +156,7 @@ def _flatten(label_lists: Iterable[Sequence[int]], name: str) -> tuple[np.ndarra
     return lengths, ids
 
 
-def _true_pairs(true_labels: ArrayLike | Iterable[Sequence[int]]) -> tuple[np.ndarray, np.ndarray, int]:
+def _true_pairs(true_labels: Any) -> tuple[np.ndarray, np.ndarray, int]:
     """Text and id of every true label, and the number of texts."""
     if hasattr(true_labels, "__array__") and np.asarray(true_labels).dtype != object:
         padded = _id_matrix(true_labels, "true_labels")

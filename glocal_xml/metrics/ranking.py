@@ -9,22 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .ranked_labels import RankedLabels, label_id_set, pad_label_lists, top_k_from_scores
-
-__all__ = [
-    "RankedLabels",
-    "coverage_at_k",
-    "macro_at_k",
-    "ndcg_at_k",
-    "pad_label_lists",
-    "precision_at_k",
-    "ps_ndcg_at_k",
-    "ps_precision_at_k",
-    "r_precision_at_k",
-    "recall_at_k",
-    "top_k_from_scores",
-    "xmtc_metrics",
-]
+from .ranked_labels import RankedLabels, label_id_set
 
 
 def precision_at_k(ranked: RankedLabels, k: int) -> float:

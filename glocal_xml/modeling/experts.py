@@ -33,38 +33,43 @@ LEXICAL_KNOT = -2.0
 
 class TextCounter(nn.Module):
     """
-    From token ids to a sparse row of unit length: logarithmic counts of tokens, and of frequent pairs of neighbouring
-    tokens, times a weight for each (inverse document frequency). What has the weight 0, such as special tokens, and
-    what is beyond the vocabulary is ignored.
+    From token ids to a sparse row of unit length: logarithmic counts of tokens, of frequent pairs of neighbouring
+    tokens, and of the first tokens once more, times a weight for each (inverse document frequency). What has the
+    weight 0, such as special tokens, and what is beyond the vocabulary is ignored.
 
     Args:
         tokens: Size of the vocabulary.
         pairs: Number of pairs of tokens; they come behind the tokens.
+        lead: How many of the first tokens of a text, where its title often is, are features of their own too; these
+            come behind the pairs.
     """
 
-    def __init__(self, tokens: int, pairs: int = 0):
+    def __init__(self, tokens: int, pairs: int = 0, lead: int = 0):
         super().__init__()
-        self.tokens = tokens
-        self.register_buffer("weights", torch.zeros(tokens + pairs))
+        self.tokens, self.lead = tokens, lead
+        self.register_buffer("weights", torch.zeros(tokens + pairs + (tokens if lead else 0)))
         # first id * tokens + second id, ascending
         self.register_buffer("pair_keys", torch.zeros(pairs, dtype=torch.long))
 
     def features(self, token_ids: Tensor) -> Tensor:
         """
-        The feature of each token, and of each pair that starts with it, where there are pairs: (texts, tokens) or
-        (texts, 2 * tokens); -1 for none.
+        The feature of each token; then, where there are pairs, of each pair that starts with it; then, where the first
+        tokens count apart, of each of them: (texts, tokens) for each kind, side by side; -1 for none.
         """
         known = (token_ids >= 0) & (token_ids < self.tokens)
         ids = token_ids.where(known, 0)
         known &= self.weights[ids] != 0
-        singles = ids.where(known, -1)
-        if not len(self.pair_keys):
-            return singles
-        keys = torch.full_like(ids, -1)
-        keys[:, :-1] = (ids[:, :-1] * self.tokens + ids[:, 1:]).where(known[:, :-1] & known[:, 1:], -1)
-        places = torch.searchsorted(self.pair_keys, keys).clamp(max=len(self.pair_keys) - 1)
-        pairs = (places + self.tokens).where(self.pair_keys[places] == keys, -1)
-        return torch.cat([singles, pairs], dim=1)
+        kinds = [ids.where(known, -1)]
+        if len(self.pair_keys):
+            keys = torch.full_like(ids, -1)
+            keys[:, :-1] = (ids[:, :-1] * self.tokens + ids[:, 1:]).where(known[:, :-1] & known[:, 1:], -1)
+            places = torch.searchsorted(self.pair_keys, keys).clamp(max=len(self.pair_keys) - 1)
+            kinds.append((places + self.tokens).where(self.pair_keys[places] == keys, -1))
+        if self.lead:
+            # Padding and special tokens before a text move nothing: only tokens that count are numbered.
+            is_first = known & (known.cumsum(dim=1) <= self.lead)
+            kinds.append((ids + self.tokens + len(self.pair_keys)).where(is_first, -1))
+        return torch.cat(kinds, dim=1)
 
     def forward(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Distinct features of each text and their values, both (texts, features); padding has the value 0."""
@@ -181,15 +186,16 @@ class LexicalExpert(nn.Module):
         pairs: Number of pairs of tokens that are features too.
         levels: Number of nodes of each level of the tree from the top; none where labels are against all texts.
         entries: Number of weights of each level, and last of the labels.
+        lead: How many of the first tokens are features of their own too.
     """
 
-    def __init__(self, num_labels: int, tokens: int, pairs: int, levels: list[int], entries: list[int]):
+    def __init__(self, num_labels: int, tokens: int, pairs: int, levels: list[int], entries: list[int], lead: int = 0):
         super().__init__()
         self.num_labels = num_labels
-        self.counter = TextCounter(tokens, pairs)
-        sizes = [*levels, num_labels]
+        self.counter = TextCounter(tokens, pairs, lead)
+        sizes, features = [*levels, num_labels], len(self.counter.weights)
         self.tables = nn.ModuleList(
-            SparseTable(tokens + pairs, size, number) for size, number in zip(sizes, entries, strict=True)
+            SparseTable(features, size, number) for size, number in zip(sizes, entries, strict=True)
         )
         for level, size in enumerate(sizes):
             self.register_buffer(f"biases_{level}", torch.zeros(size))
@@ -223,20 +229,19 @@ class MemoryExpert(nn.Module):
     Args:
         num_labels: Number of labels.
         tokens: Size of the vocabulary.
-        texts: Number of texts.
-        entries: Number of counts of all texts.
-        labels: Number of labels of all texts.
-        neighbors: How many texts vote.
-        power: Power of the similarity in a vote.
+        texts, entries, labels: Number of texts, and of the counts and the labels of all of them.
+        neighbors, power: How many texts vote, and the power of the similarity in a vote.
+        lead: How many of the first tokens are features of their own too.
     """
 
     def __init__(
-        self, num_labels: int, tokens: int, texts: int, entries: int, labels: int, neighbors: int, power: float
-    ):
+        self, num_labels: int, tokens: int, texts: int, entries: int, labels: int, neighbors: int, power: float,
+        lead: int = 0,
+    ):  # fmt: skip
         super().__init__()
         self.num_labels, self.neighbors, self.power = num_labels, neighbors, power
-        self.counter = TextCounter(tokens)
-        self.texts = SparseTable(tokens, texts, entries)
+        self.counter = TextCounter(tokens, lead=lead)
+        self.texts = SparseTable(len(self.counter.weights), texts, entries)
         # Which number a text has where it comes from, and its labels.
         self.register_buffer("text_numbers", torch.zeros(texts, dtype=torch.long))
         self.register_buffer("label_starts", torch.zeros(texts + 1, dtype=torch.long))
@@ -290,11 +295,6 @@ def add_branch(total: Tensor, name: str, logits: Tensor, weights: dict[str, floa
     if name == MEMORY and (vote := weights.get(MEMORY_VOTE)):
         total.add_(vote_share(logits), alpha=vote)
     return total
-
-
-def takes_part(name: str, weights: dict[str, float]) -> bool:
-    """Whether a branch counts in a blend at all."""
-    return any(weights.get(key) for key in (name, f"{name}_bend", f"{name}_vote"))
 
 
 class Blend(MeanProbability):

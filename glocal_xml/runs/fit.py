@@ -100,7 +100,7 @@ def _rows(texts: Iterable[str], labels: Iterable[Iterable[str]]) -> Dataset:
             raise ValueError(f"`texts[{number}]` is {text!r}; a text must be a string.")
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise ValueError(f"`labels[{number}]` is {names!r}; give a list, such as [{names!r}], of its labels.")
-    names = [[name if isinstance(name, str) else str(name) for name in row] for row in labels]
-    if not any(names):
+    strings = [[name if isinstance(name, str) else str(name) for name in row] for row in labels]
+    if not any(strings):
         raise ValueError(f"None of the {len(texts)} texts has a label; give each the names of its labels.")
-    return Dataset.from_dict({"text": [readable_text(text) for text in texts], "labels": names})
+    return Dataset.from_dict({"text": [readable_text(text) for text in texts], "labels": strings})

@@ -138,7 +138,7 @@ def _tokenizer_of_experts(name: str | None, texts: list[str]) -> PreTrainedToken
 
 def trained_label_space(model: str, *, revision: str | None = None, token: str | None = None) -> LabelSpace:
     """The label space of a trained model, from its folder or from the Hub."""
-    hub_options = {"revision": revision, "token": token}
+    hub_options: dict[str, Any] = {"revision": revision, "token": token}
     trained_config(model, **hub_options)
     folder = Path(model)
     if not folder.is_dir():
@@ -168,9 +168,9 @@ def load_texts(
         train_rows: Training texts in memory instead of a file.
         holds_out: Whether training texts are held out where nothing is said of validation.
     """
-    columns = {"text_column": data_args.text_column, "labels_column": data_args.labels_column}
+    columns: dict[str, Any] = {"text_column": data_args.text_column, "labels_column": data_args.labels_column}
     delimiter = {"label_delimiter": data_args.label_delimiter}
-    reader = {**columns, **delimiter, "file_format": data_args.file_format, "label_map": data_args.label_map}
+    reader = columns | delimiter | {"file_format": data_args.file_format, "label_map": data_args.label_map}
     if data_args.dataset_name is not None:
         files = load_hub_dataset(
             data_args.dataset_name, config=data_args.dataset_config, streaming=data_args.streaming, **columns
@@ -256,7 +256,7 @@ def follow_validation(args: XMTCTrainingArguments, has_validation: bool) -> None
     """With validation texts a run evaluates whenever it saves and ends with the best; without, with the last."""
     args.load_best_model_at_end = has_validation and args.save_strategy != SaveStrategy.NO
     if args.load_best_model_at_end:
-        args.eval_strategy, args.eval_steps = IntervalStrategy(args.save_strategy.value), args.save_steps
+        args.eval_strategy, args.eval_steps = IntervalStrategy(SaveStrategy(args.save_strategy).value), args.save_steps
     elif args.early_stopping_patience is not None:
         raise ValueError(
             "`early_stopping_patience` needs validation texts (`--validation_file` or `--validation_size`) and a "

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 from transformers import TrainingArguments
+from transformers.trainer_utils import HubStrategy, SaveStrategy
 
 from glocal_xml.arguments import DataArguments, ModelArguments, TrainingOptions, read_dict
 from glocal_xml.modeling.configuration_base import F_KINDS
@@ -56,9 +57,11 @@ class XMTCTrainingArguments(TrainingOptions, TrainingArguments):
         super().__post_init__()
         if self.hub_strategy != "end":
             # Trainer would upload the folder as it is, with pickled arguments that hold the token.
-            raise ValueError(f"`hub_strategy` must be end, got {self.hub_strategy.value!r}.")
+            raise ValueError(f"`hub_strategy` must be end, got {HubStrategy(self.hub_strategy).value!r}.")
         if self.save_strategy not in ("no", "steps", "epoch"):
-            raise ValueError(f"`save_strategy` must be steps, epoch or no, got {self.save_strategy.value!r}.")
+            raise ValueError(
+                f"`save_strategy` must be steps, epoch or no, got {SaveStrategy(self.save_strategy).value!r}."
+            )
         # A recipe may hold a single number.
         self.metrics_at = [self.metrics_at] if isinstance(self.metrics_at, int) else sorted(set(self.metrics_at))
         if not self.metrics_at or min(self.metrics_at) < 1:

@@ -46,7 +46,7 @@ def check_together(number: int) -> None:
 
 def check_processes(config: XMTCConfig, processes: int) -> None:
     """Refuses levels of a label tree that are trained one after the other by several processes."""
-    if processes > 1 and getattr(config, "level_epochs", 0):
+    if processes > 1 and getattr(config, "level_epochs", None):
         raise ValueError(
             f"`level_epochs` with {processes} processes: data parallelism wants a gradient of every sparse table at "
             "every step, and levels that are not yet trained have none. Train in one process, or all levels jointly "

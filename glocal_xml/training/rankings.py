@@ -33,7 +33,10 @@ def rankings(model: XMTCPreTrainedModel, output: XMTCOutput) -> dict[str, torch.
 
 
 def ranking_metrics(
-    top_k_ids: np.ndarray, true_labels: np.ndarray, label_space: LabelSpace, args: XMTCTrainingArguments
+    top_k_ids: np.ndarray,
+    true_labels: np.ndarray | list[list[int]],
+    label_space: LabelSpace,
+    args: XMTCTrainingArguments,
 ) -> dict[str, float]:
     """All metrics of one ranking; the same everywhere in a run."""
     return xmtc_metrics(

@@ -75,7 +75,8 @@ def read_recipe(path: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no UTF-8 text ({error}); save it as UTF-8.") from None
     except yaml.YAMLError as error:
-        place = f", line {error.problem_mark.line + 1}" if getattr(error, "problem_mark", None) else ""
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}" if mark else ""
         raise ValueError(f"{path}{place}: not valid YAML ({getattr(error, 'problem', error)}).") from None
     if not isinstance(recipe, dict):
         raise ValueError(f"{path} must be a mapping from argument names to values.")

@@ -250,7 +250,7 @@ class XMTCTrainer(Trainer):
         write_results(folder, results)
         name = self.hub_model_id or model_name or card_name(folder / RESULTS_FILE, self.model.config.model_type)
         card = render_model_card(results, name=name)
-        own = ModelCard(card).data.tags
+        own = ModelCard(card).data["tags"]
         further = [tag for tag in ([tags] if isinstance(tags, str) else tags or []) if tag not in own]
         facts = {"language": language, "license": license, "tags": own + further, "base_model": finetuned_from}
         datasets = [dataset] if isinstance(dataset, str) else dataset
@@ -278,7 +278,8 @@ class XMTCTrainer(Trainer):
             logger.warning(notice)
         api = HfApi(token=token)
         known = api.list_repo_files(self.hub_model_id, revision=revision)
-        return api.create_commit(
+        # One form for each value of `run_as_future`.
+        return api.create_commit(  # type: ignore[call-overload]
             self.hub_model_id,
             commit_operations(files, known),
             commit_message=commit_message,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from glocal_xml.analysis.points import encoder_depth, plan_runs, rates_of_points, real_changes, run_name
+from glocal_xml.analysis.points import encoder_config, plan_runs, rates_of_points, real_changes, run_name
 from glocal_xml.analysis.studies import STUDIES, Point, find_study, study_points
 from glocal_xml.modeling import FAMILIES
-from glocal_xml.training import ModelArguments
+from glocal_xml.training import ModelArguments, parse_arguments
 
 
 def points(name, family, depth, layers=None):
@@ -100,8 +100,8 @@ def test_every_point_is_a_model_of_its_family(study, encoder_folder, tmp_path):
     if study.model_type == "aplc_xlnet":
         # Six clusters need more width than the tiny encoder has.
         flags += ["--model_config", '{"summary_size": 64}']
-    sweep = study_points(study, encoder_depth(ModelArguments(encoder=encoder_folder)))
-    planned = plan_runs(flags, sweep, [1, 2])
+    sweep = study_points(study, encoder_config(ModelArguments(encoder=encoder_folder)).num_hidden_layers)
+    planned = plan_runs(parse_arguments(flags), sweep, [1, 2])
     assert len({arguments[2].output_dir for _, arguments in planned}) == 2 * len(sweep)
     assert all(arguments[2].metrics_at == [1, 3, 5] for _, arguments in planned)
 
@@ -111,5 +111,6 @@ def test_a_diversity_loss_that_never_sets_in_is_refused(encoder_folder):
     table = points("ablations", "me_xml", 3)
     late = ["--num_train_epochs", "2", "--model_config", '{"diversity_start_epoch": 2}']
     with pytest.raises(ValueError, match="epoch 2, .*never in 2 epochs: lower `diversity_start_epoch`"):
-        plan_runs([*flags, *late], table, None)
-    plan_runs([*flags, "--num_train_epochs", "2", "--model_config", '{"diversity_start_epoch": 1}'], table, None)
+        plan_runs(parse_arguments([*flags, *late]), table, None)
+    early = ["--num_train_epochs", "2", "--model_config", '{"diversity_start_epoch": 1}']
+    plan_runs(parse_arguments([*flags, *early]), table, None)

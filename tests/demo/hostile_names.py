@@ -8,3 +8,4 @@ ATTACKS = [
     "</button></li><svg onload=\"window.hacked = 'svg'\">",
 ]
 LABELS = ["fruit", "animal", "=1+1", "مرحبا", "no_space_" * 30, *ATTACKS]
+EXAMPLE = "apple dog <b>moon</b>\n" + "fox " * 30

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 import torch
-from hostile_names import LABELS
+from hostile_names import EXAMPLE, LABELS
 
 from glocal_xml import GlocalXMLForMultiLabel
 from glocal_xml.demo import build_page
@@ -28,7 +28,7 @@ def page_url(page_model):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    page = build_page(page_model)
+    page = build_page(page_model, [EXAMPLE])
     _, url, _ = page.launch(server_name="127.0.0.1", server_port=port, prevent_thread_lock=True, quiet=True)
     yield url
     page.close(verbose=False)

@@ -5,7 +5,7 @@ import shutil
 import time
 
 import pytest
-from hostile_names import ATTACKS, LABELS
+from hostile_names import ATTACKS, EXAMPLE, LABELS
 
 pytest_plugins = ["served_page"]
 
@@ -84,22 +84,26 @@ def test_a_click_shows_the_words_and_nothing_hostile_runs(page, page_url):
     page.paste(page.text, "apple dog " + " ".join(ATTACKS))
     page.all("#tag")[0].click()
     labels = page.labels()
+    # The best five, and the others on request.
+    assert [label.is_displayed() for label in labels] == [True] * 5 + [False] * (len(LABELS) - 5)
+    page.all("#labels summary")[0].click()
     assert {label.find_element(By.CSS_SELECTOR, ".name").text for label in labels} == set(LABELS)
     assert labels[0].get_attribute("aria-pressed") == "true"
-    before = page.all("#words")[0].get_attribute("innerHTML")
+    page.until(lambda: page.all("#reasons h2"))
     labels[3].click()
     page.until(lambda: page.labels()[3].get_attribute("aria-pressed") == "true")
-    page.until(lambda: page.all("#words")[0].get_attribute("innerHTML") != before)
-    assert page.all("#words .summary .name")[0].text == page.all("#labels .name")[3].text
-    assert {"apple", "dog"} & {mark.text for mark in page.all("#words mark")}
-    # A message that repeats what was typed is no place for an attack either.
+    name = page.all("#labels .name")[3].text
+    page.until(lambda: name[:40] in page.all("#reasons h2")[0].text)
+    assert {"apple", "dog"} & {mark.text for mark in page.all("#reasons mark")}
+    # A message that repeats what was typed is no place for an attack either; it stands beside its field.
     page.all("button.label-wrap")[0].click()
     names = page.until(
-        lambda: [box for box in page.all("textarea") if "one per line" in box.get_attribute("placeholder")]
+        lambda: [box for box in page.all("textarea") if "One name per line" in box.get_attribute("placeholder")]
     )
     page.paste(names[0], "unknown " + ATTACKS[1])
-    names[0].send_keys(Keys.TAB)
-    page.until(lambda: "no labels" in page.all("body")[0].text)
+    page.all("#tag")[0].click()
+    page.until(lambda: page.all("#ask .mistake"))
+    assert "no labels called unknown <img" in page.all("#ask .mistake")[0].text and not page.all("#labels .label")
     time.sleep(0.3)
     assert page.run("window.hacked") is None
     # Whatever the browser fetched, it came from this server.
@@ -114,43 +118,63 @@ def test_by_keyboard_alone(page):
     assert page.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.press(Keys.ENTER)
     page.labels()
-    page.tab_to("#labels button[data-row='1']")
+    page.tab_to("#labels li:nth-child(2) button")
     assert page.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.press(Keys.SPACE)
     page.until(lambda: page.labels()[1].get_attribute("aria-pressed") == "true")
-    # One goes on from where one is.
-    assert page.run("document.activeElement.dataset.row") == "1"
+    # The key Tab then leads on from there.
+    assert page.run("document.activeElement === document.querySelectorAll('#labels button')[1]")
 
 
 def test_a_file_is_tagged_and_downloaded(page, driver, tmp_path):
-    file = tmp_path / "texts.txt"
-    file.write_text("apple dog\nfox <img src=x onerror=\"window.hacked = 'file'\">\n", encoding="utf-8")
+    file = tmp_path / "texts.csv"
+    attack = '<img src=x onerror=""window.hacked = 1"">'
+    file.write_text(f'id,"<b>{attack}</b>",body\n1,x,apple dog moon fox\n2,y,"fox {attack}"\n', encoding="utf-8")
     driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     page.all("button[role=tab]")[1].click()
-    page.until(lambda: page.all("#file input[type=file]"))[0].send_keys(str(file))
-    page.until(lambda: "texts" in page.all("#file")[0].text)
+    page.until(lambda: page.all("#tag_file"))[0].click()
+    page.until(lambda: [mistake for mistake in page.all(".mistake") if "no file" in mistake.text])
+    assert not page.all("#csv") and not page.all("#jsonl") and not page.all("#column")
+    page.all("#file input[type=file]")[0].send_keys(str(file))
+    column = page.until(lambda: page.all("#column input"))[0]
+    page.until(lambda: not [mistake for mistake in page.all(".mistake") if mistake.text])
+    column.click()
+    page.until(lambda: len(page.all("#column [role=option]")) == 3)
+    assert column.get_attribute("value") == "body"
+    page.press(Keys.ESCAPE)
     page.all("#tag_file")[0].click()
     page.until(lambda: "2 texts tagged" in page.all("#summary")[0].text)
-    page.until(lambda: page.all("#jsonl")[0].is_enabled())
     for kind in ("jsonl", "csv"):
-        page.all(f"#{kind}")[0].click()
+        page.until(lambda kind=kind: page.all(f"#{kind}"))[0].click()
         page.until(lambda kind=kind: (tmp_path / f"texts-tagged.{kind}").exists())
     rows = [json.loads(line) for line in (tmp_path / "texts-tagged.jsonl").read_text("utf-8").splitlines()]
-    assert len(rows) == 2 and len(rows[0]["predictions"]) == 10
+    assert len(rows) == 2 and len(rows[0]["predictions"]) == 5
     assert page.run("window.hacked") is None
+    # Another file, and the download of this one is gone.
+    page.all("#file button[aria-label=Clear]")[0].click()
+    page.until(lambda: not page.all("#csv") and not page.all("#column"))
 
 
-def test_a_phone_needs_no_sideways_scrolling(page, driver):
+def test_a_phone_shows_labels_without_scrolling(page, driver):
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     page.paste(page.text, "apple " + "without_any_space" * 30)
     page.all("#tag")[0].click()
-    page.labels()
-    assert page.run("document.documentElement.scrollWidth") <= 390
-    assert all(label.rect["width"] <= 390 and label.rect["height"] >= 44 for label in page.labels())
-    # The words stay in sight at the end of the list, too.
-    page.run("document.querySelector('#labels li:last-child').scrollIntoView({block: 'end'})")
-    assert page.run("window.scrollY") > 400
-    assert page.run("document.getElementById('words').getBoundingClientRect().top") == 0
+    labels = page.labels()
+    page.until(lambda: page.all("#reasons h2"))
+    assert page.run("window.scrollY") == 0 and page.run("document.documentElement.scrollWidth") <= 390
+    assert all(label.rect["width"] <= 390 and label.rect["height"] >= 44 for label in labels if label.is_displayed())
+    inside = page.run("document.querySelectorAll('#labels .label')[2].getBoundingClientRect().bottom")
+    assert inside < 844 and labels[0].rect["y"] < page.all("#reasons")[0].rect["y"]
+    # What led to a label comes into sight when it is chosen.
+    labels[1].click()
+    page.until(lambda: page.run("document.querySelector('#reasons h2').getBoundingClientRect().bottom") <= 844)
     page.all("button[role=tab]")[1].click()
     assert page.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_an_example_is_tagged(page):
+    page.all("#examples button")[0].click()
+    page.labels()
+    assert page.text.get_attribute("value") == EXAMPLE
+    assert page.run("getComputedStyle(document.querySelector('#examples button')).textOverflow") == "ellipsis"

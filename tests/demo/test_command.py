@@ -1,4 +1,5 @@
 import importlib.util
+import shutil
 import socket
 import urllib.request
 
@@ -7,6 +8,12 @@ import pytest
 from glocal_xml.cli import main
 
 pytest_plugins = ["served_page"]
+
+
+@pytest.fixture(autouse=True)
+def folder_of_uploads(monkeypatch):
+    """The command sets it for its process, which is that of other tests, too."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "unused")
 
 
 def test_it_serves_the_page(page_model, capsys, monkeypatch):
@@ -21,6 +28,17 @@ def test_it_serves_the_page(page_model, capsys, monkeypatch):
     assert main(["demo", page_model]) == 0
     ((status, url),) = visited
     assert status == 200 and capsys.readouterr().out == f"The page is at {url} (Ctrl-C ends it).\n"
+
+
+def test_test_texts_are_shown_on_this_machine_only(page_model, tmp_path, monkeypatch):
+    folder = shutil.copytree(page_model, tmp_path / "model")
+    (folder / "predictions.jsonl").write_text('{"text": "apple dog", "predictions": []}\n', "utf-8")
+    shown = []
+    monkeypatch.setattr("glocal_xml.demo.build_page", lambda model, examples: shown.append(list(examples)))
+    monkeypatch.setattr("glocal_xml.commands.demo._serve", lambda page, args: None)
+    for options in ([], ["--host", "0.0.0.0"], ["--share"]):
+        assert main(["demo", str(folder), *options]) == 0
+    assert shown == [["apple dog"], [], []]
 
 
 def test_a_port_that_is_taken(page_model, capsys):

@@ -2,21 +2,19 @@
 
 import gzip
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import httpx
 import pytest
 from hostile_names import LABELS
 
 from glocal_xml.data import text_files
+from glocal_xml.demo import build_page
 from glocal_xml.demo.actions import Actions
-from glocal_xml.demo.file_tagging import tag_file
 from glocal_xml.demo.tagger import LONGEST_TEXT, Tagger
 from glocal_xml.explain import explain, label_reading
 from glocal_xml.explain.label_reading import MOST_LABELS
@@ -60,18 +58,12 @@ def test_a_bomb_is_refused(actions, tmp_path, monkeypatch):
     bomb = tmp_path / "bomb.txt.gz"
     bomb.write_bytes(16 * gzip.compress((b"apple " * 1000 + b"\n") * 100))
     with pytest.raises(ValueError, match=r"^bomb\.txt\.gz unpacks to"):
-        tag_file(actions.tagger, str(bomb), "text", lambda *_, **__: None, 2)
+        actions.tag_file(str(bomb), "text", 2, 0.0, "")
     assert [path.name for path in tmp_path.iterdir()] == ["bomb.txt.gz"]
 
 
-def test_what_is_kept_of_a_text_is_small(actions):
-    text = "apple dog moon " * 2000
-    answer, labels, words = actions.answer(text, len(LABELS), 0.0, "")
-    assert len(pickle.dumps(answer)) < 500 * len(LABELS)
-    again, _ = actions.choose_label(answer, text, SimpleNamespace(index=1))
-    assert again.count('aria-pressed="true"') == 1 and again != labels
-    with pytest.raises(ValueError, match="press “Tag” again"):
-        actions.choose_label(answer, text + "!", SimpleNamespace(index=1))
+def test_nothing_is_kept_of_a_text(page_model):
+    assert not [block for block in build_page(page_model).blocks.values() if block.stateful]
 
 
 @pytest.mark.slow

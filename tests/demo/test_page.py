@@ -4,7 +4,9 @@ import csv
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
+import gradio as gr
 import httpx
 import pytest
 import torch
@@ -16,7 +18,7 @@ from transformers import AutoModel, AutoTokenizer, XLNetConfig, pipeline
 
 from glocal_xml import APLCXLNet, APLCXLNetConfig, GlocalXMLForMultiLabel
 from glocal_xml.demo import build_page
-from glocal_xml.demo.actions import Actions
+from glocal_xml.demo.actions import Actions, Mistake, beside_fields, text_digest
 from glocal_xml.demo.tagger import Tagger
 
 pytest_plugins = ["served_page"]
@@ -47,6 +49,12 @@ def tag(page_model):
 @pytest.fixture(scope="module")
 def actions(page_model):
     return Actions(Tagger(page_model))
+
+
+def answered(actions, text, top_k):
+    """What is on the page in the end: the labels, and the reasons for the first."""
+    (labels, _), (_, words) = actions.answer(text, top_k, 0.0, "")
+    return labels, words
 
 
 def test_predictions_are_those_of_the_pipeline(client, tag):
@@ -125,10 +133,10 @@ def test_odd_texts(kind, actions, page_url):
     event = httpx.get(f"{page_url}gradio_api/call/predict/{call.json()['event_id']}").text
     assert event.startswith("event: complete") and event.count('"branch_scores"') == (2 if text.strip() else 0)
     assert len(actions.explain(text, ["fruit"])["labels"]) == 1
-    state, labels, words = actions.answer(text, 10, 0.0, "")
-    assert (state is None) == (not text.strip())
-    # What is shown stays small however long a text is, and can be sent.
-    assert len(labels) < 20_000 and len(words.encode("utf-8")) < 20_000
+    if text.strip():
+        labels, words = answered(actions, text, 10)
+        # What is shown stays small however long a text is, and can be sent.
+        assert len(labels) < 20_000 and len(words.encode("utf-8")) < 20_000
 
 
 def test_many_people_at_once(page_url, tag):
@@ -142,18 +150,47 @@ def test_many_people_at_once(page_url, tag):
 
 
 def test_names_and_texts_are_escaped(actions):
-    text = " ".join(ATTACKS)
-    _, labels, words = actions.answer(text, len(LABELS), 0.0, "")
-    allowed = {"ol", "li", "button", "bdi", "span", "p", "div", "mark"}
+    labels, words = answered(actions, " ".join(ATTACKS), len(LABELS))
+    allowed = {"ol", "ul", "li", "button", "bdi", "span", "p", "div", "h2", "mark"}
     assert set(re.findall(r"<\s*/?\s*([^\s>/]+)", labels + words)) <= allowed
     assert labels.count("<button") == len(LABELS)
-    # One for each branch beside the final score.
-    assert labels.count("branch-0") == labels.count("branch-1") == len(LABELS)
 
 
-def test_no_label_and_no_text(actions):
-    assert "Paste a text" in actions.answer("", 5, 0.0, "")[1]
-    assert "set it lower" in actions.answer("apple", 5, 1.0, "")[1]
+def test_mistakes_name_their_field(actions, tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("id,body\n1,apple\n", "utf-8")
+    wrong = {
+        "no text": (None, lambda: list(actions.answer(" ", 5, 0.0, ""))),
+        "no labels called <img src=x>, b": ("names", lambda: list(actions.answer("apple", 5, 0.0, "<img src=x>\nb"))),
+        "no file": (None, lambda: list(actions.show_tagged_file(None, "text", 5, 0.0, ""))),
+        "in a column 'text'; choose one of body": (
+            "column",
+            lambda: list(actions.show_tagged_file(str(table), "text", 5, 0.0, "")),
+        ),
+        "text was changed": (
+            None,
+            lambda: list(actions.choose_label("apple", SimpleNamespace(label="fruit", digest=text_digest("dog")))),
+        ),
+    }
+    for message, (field, action) in wrong.items():
+        with pytest.raises(ValueError, match=re.escape(message)) as error:
+            action()
+        assert getattr(error.value, "field", None) == field
+
+
+def test_mistakes_are_shown_beside_their_field():
+    def action(wrong):
+        yield (1,)
+        if wrong:
+            raise Mistake("b", "<img>")
+
+    with gr.Blocks():
+        fields, result = {"a": gr.HTML(), "b": gr.HTML()}, gr.HTML()
+        shown = beside_fields(action, fields, {result: "nothing"})
+        good, bad = list(shown(False)), list(shown(True))
+    assert [set(values) for values in good] == [set(fields.values()), {result}]
+    # Earlier messages vanish; the result of something else does not stay.
+    assert bad[-1][result] == "nothing" and "&lt;img&gt;" in bad[-1][fields["b"]].value
 
 
 def test_the_threshold_of_a_blend_is_where_the_page_starts(page_model, tag, tmp_path):
@@ -167,6 +204,7 @@ def test_the_threshold_of_a_blend_is_where_the_page_starts(page_model, tag, tmp_
         {getattr(block, "label", None): block for block in build_page(str(folder)).blocks.values()}["Lowest score"]
         for folder in (page_model, tmp_path)
     ]
+    # Without a threshold the best five are shown.
     assert [start.value for start in starts] == [0.0, 0.45]
     assert starts[0].info is None and "four in five are right" in starts[1].info
     (found,) = Actions(Tagger(str(tmp_path))).predict("apple", 1, 0.0)
@@ -182,14 +220,14 @@ def test_without_attention_it_says_so(tokenizer, tmp_path):
     model.set_label_names(list("abcdef"))
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    state, labels, words = Actions(Tagger(str(tmp_path))).answer("apple dog", 3, 0.0, "")
-    assert state is None and "no label-word attention" in words
-    assert labels.count('class="label"') == 3 and "<button" not in labels and "branch-0" not in labels
+    ((labels, words),) = Actions(Tagger(str(tmp_path))).answer("apple dog", 3, 0.0, "")
+    assert "cannot show what led to a label" in words
+    assert labels.count('class="label"') == 6 and "<button" not in labels
 
 
 def test_without_names_it_says_so(encoder_folder, tokenizer, tmp_path):
     torch.manual_seed(0)
     GlocalXMLForMultiLabel.from_encoder(encoder_folder, num_labels=4, mlp_size=4).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    _, labels, words = Actions(Tagger(str(tmp_path))).answer("apple dog", 3, 0.0, "")
-    assert "LABEL_" in labels and "no names" in words
+    ((labels, words),) = Actions(Tagger(str(tmp_path))).answer("apple dog", 3, 0.0, "LABEL_1")
+    assert "LABEL_1" in labels and "LABEL_2" not in labels and "no names" in words

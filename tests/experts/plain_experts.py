@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 
 
-def plain_row(ids, weights, tokens, pair_keys=()):
+def plain_row(ids, weights, tokens, pair_keys=(), lead=0):
     """Values of all features of one text, (features,)."""
     known = [0 <= token < tokens and weights[token] != 0 for token in ids]
     counts = Counter(token for token, is_known in zip(ids, known, strict=True) if is_known)
@@ -14,6 +14,8 @@ def plain_row(ids, weights, tokens, pair_keys=()):
         key = ids[i] * tokens + ids[i + 1]
         if known[i] and known[i + 1] and key in places:
             counts[places[key]] += 1
+    firsts = [token for token, is_known in zip(ids, known, strict=True) if is_known][:lead]
+    counts.update(tokens + len(places) + token for token in firsts)
     row = np.zeros(len(weights))
     for feature, count in counts.items():
         row[feature] = (1 + np.log(count)) * weights[feature]
@@ -40,7 +42,8 @@ def dense_table(table):
 
 
 def plain_counter_row(counter, ids):
-    return plain_row(list(ids), counter.weights.double().numpy(), counter.tokens, counter.pair_keys.tolist())
+    weights, pair_keys = counter.weights.double().numpy(), counter.pair_keys.tolist()
+    return plain_row(list(ids), weights, counter.tokens, pair_keys, counter.lead)
 
 
 def plain_lexical_logits(expert, ids):

@@ -20,7 +20,8 @@ from sklearn.linear_model import LogisticRegression
 from glocal_xml.calibration import best_threshold
 from glocal_xml.experts import blend_pairs, fit_blend, fixed_blend
 from glocal_xml.experts.fit_blend import CANDIDATES, BlendPairs
-from glocal_xml.modeling.experts import add_branch, takes_part
+from glocal_xml.explain.blended_logit import takes_part
+from glocal_xml.modeling.experts import add_branch
 
 
 def batches(texts=12):

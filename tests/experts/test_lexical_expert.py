@@ -16,11 +16,11 @@ from glocal_xml.modeling.experts import LexicalExpert
 OPTIONS = {"workers": 1, "show_progress": False}
 
 
-def random_expert(levels, num_labels=7, tokens=9, pairs=6, seed=0):
+def random_expert(levels, num_labels=7, tokens=9, pairs=6, lead=3, seed=0):
     """Tables that are full and biases at random: nothing cancels out by chance."""
     generator = torch.Generator().manual_seed(seed)
-    features, sizes = tokens + pairs, [*levels, num_labels]
-    expert = LexicalExpert(num_labels, tokens, pairs, levels, [features * size for size in sizes])
+    features, sizes = 2 * tokens + pairs if lead else tokens + pairs, [*levels, num_labels]
+    expert = LexicalExpert(num_labels, tokens, pairs, levels, [features * size for size in sizes], lead)
     expert.counter.weights.uniform_(0.5, 3, generator=generator)
     expert.counter.weights[0] = 0
     expert.counter.pair_keys.copy_(torch.randperm(tokens * tokens, generator=generator)[:pairs].sort().values)
@@ -63,7 +63,7 @@ def test_contributions_sum_to_the_logits(levels, text, labels):
 
 @pytest.mark.parametrize("levels", LEVELS, ids=len)
 def test_equal_tokens_have_equal_shares(levels):
-    expert = random_expert(levels, pairs=0)
+    expert = random_expert(levels, pairs=0, lead=0)
     shares, _ = lexical_contributions(expert, torch.arange(7), torch.tensor([4, 2, 4, -100, 4]))
     torch.testing.assert_close(shares[:, 0], shares[:, 2])
     torch.testing.assert_close(shares[:, 0], shares[:, 4])
@@ -185,6 +185,22 @@ def test_pairs_tell_what_single_tokens_do_not():
     assert sorted(limited.counter.pair_keys.tolist()) == [7 * TOKENS + 9, 9 * TOKENS + 7]
 
 
+def test_first_tokens_tell_what_counts_do_not():
+    """The label is which of two tokens comes first, with others between them."""
+    random = np.random.default_rng(0)
+    between = random.integers(20, 40, (200, 8)).astype(np.int32)
+    rows = [np.array([7, *row, 9] if i % 2 else [9, *row, 7], dtype=np.int32) for i, row in enumerate(between)]
+    labels = [[i % 2] for i in range(200)]
+    for lead, right in ((2, True), (0, False)):
+        expert, sizes = fit_lexical(rows[:150], labels[:150], 2, TOKENS, pairs=0, lead=lead, **OPTIONS)
+        logits = expert.logits(padded_ids(rows[150:]))
+        assert (np.mean(logits.argmax(dim=1).numpy() == np.arange(150, 200) % 2) > 0.9) == right
+        assert sizes["lead"] == lead
+        # Padding and special tokens before a text change nothing.
+        shifted = padded_ids([np.array([-100, 0, *row]) for row in rows[150:]])
+        torch.testing.assert_close(expert.logits(shifted), logits)
+
+
 def test_first_texts_of_a_label_without_weights(levels):
     """It is found by them at once, and other labels answer as before."""
     options, number = levels
@@ -205,15 +221,15 @@ def test_first_texts_of_a_label_without_weights(levels):
     assert torch.equal(again.logits(asked), taught.logits(asked))
 
 
-@pytest.mark.parametrize(("num_labels", "tried", "chosen"), [(100, 3, 100), (101, 4, 400)])
+@pytest.mark.parametrize(("num_labels", "tried", "chosen"), [(100, 4, 100), (101, 5, 400)])
 def test_settings_are_those_that_do_best_on_held_out_texts(monkeypatch, num_labels, tried, chosen):
     fits = []
 
     def quality(expert, *_):
-        return expert["cluster_size"] - expert["pairs"] / 10**6 + expert["c"]
+        return expert["cluster_size"] - expert["pairs"] / 10**6 + expert["lead"] / 100 + expert["c"]
 
     monkeypatch.setattr(choose, "fit_lexical", lambda *_, **options: (fits.append(options) or options, {}))
     monkeypatch.setattr(choose, "_precision", quality)
     texts = ExpertTexts([np.arange(3)] * 4, [[0]] * 4)
     settings = choose.choose_lexical_settings(texts, texts, num_labels, 10)
-    assert settings == {"pairs": 0, "c": 1.0, "cluster_size": chosen} and len(fits) == tried
+    assert settings == {"pairs": 0, "lead": 16, "c": 1.0, "cluster_size": chosen} and len(fits) == tried

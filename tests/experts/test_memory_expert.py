@@ -74,7 +74,7 @@ def model_with_memory(rows, labels, num_labels=LABELS):
 def same_weights(model, rows, labels, numbers):
     """A memory of these texts with the token weights of the model's."""
     counter = model.memory.counter
-    dense = np.array([dense_row(counter, row) for row in rows]).reshape(len(rows), TOKENS)
+    dense = np.array([dense_row(counter, row) for row in rows]).reshape(len(rows), len(counter.weights))
     np.testing.assert_allclose(dense_table(model.memory.texts), dense, atol=1e-6)
     assert [model.memory.labels_of(row) for row in range(len(rows))] == [sorted(ids) for ids in labels]
     assert model.memory.text_numbers.tolist() == numbers
@@ -82,7 +82,7 @@ def same_weights(model, rows, labels, numbers):
 
 def dense_row(counter, row):
     features, values = counter(padded_ids([row]))
-    return torch.zeros(TOKENS).index_add_(0, features[0], values[0]).numpy()
+    return torch.zeros(len(counter.weights)).index_add_(0, features[0], values[0]).numpy()
 
 
 def test_texts_come_and_go():

@@ -15,13 +15,12 @@ from glocal_xml.modeling.experts import SparseTable, TextCounter
 
 @st.composite
 def counters(draw):
-    """A counter over a few tokens, some with the weight 0, and pairs of them."""
+    """A counter over a few tokens, some with the weight 0, pairs of them, and first tokens that count apart."""
     tokens = draw(st.integers(1, 9))
     keys = sorted(draw(st.sets(st.integers(0, tokens * tokens - 1), max_size=8)))
-    weights = draw(
-        st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.25]), min_size=tokens + len(keys), max_size=tokens + len(keys))
-    )
-    counter = TextCounter(tokens, len(keys))
+    counter = TextCounter(tokens, len(keys), lead=draw(st.integers(0, 4)))
+    size = len(counter.weights)
+    weights = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.25]), min_size=size, max_size=size))
     counter.weights.copy_(torch.tensor(weights))
     counter.pair_keys.copy_(torch.tensor(keys, dtype=torch.long))
     return counter
@@ -41,7 +40,7 @@ def dense_rows(counter, token_ids):
 def test_counts_are_those_of_a_plain_twin(counter, texts):
     found = dense_rows(counter, padded_ids(texts))
     weights = counter.weights.numpy()
-    expected = [plain_row(text, weights, counter.tokens, counter.pair_keys.tolist()) for text in texts]
+    expected = [plain_row(text, weights, counter.tokens, counter.pair_keys.tolist(), counter.lead) for text in texts]
     np.testing.assert_allclose(found, np.array(expected), atol=1e-6)
     # Features that a text has stand in it once: products count each entry once.
     for features, values in zip(*counter(padded_ids(texts)), strict=True):

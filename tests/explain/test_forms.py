@@ -124,6 +124,6 @@ def test_figure_has_a_cell_for_each_label_and_word(explanations):
 
 
 def test_no_figure_without_its_package(explanations, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"glocal-xml\[analysis\]"):
         explanations["whole"].figure()
