@@ -3,7 +3,7 @@
 _LONGEST_MESSAGE = 700
 # What safetensors and torch say where a disk or the memory is full; torch may only say that a file is too short.
 _NO_ROOM = ("No space left on device", "File too large", "can't allocate memory")
-_CUT_OFF = ("PytorchStreamWriter failed writing", "inline_container.cc")
+_CUT_OFF = ("PytorchStreamWriter failed writing", "inline_container.cc", "iostream error")
 
 
 def mendable(error: BaseException | None) -> BaseException | None:

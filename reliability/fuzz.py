@@ -73,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--targets", nargs="+", help="formats to try (default: all)")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGALRM, _hangs)
+    sys.stdout.reconfigure(errors="backslashreplace")
     # Readers warn of what they mend.
     logging.disable(logging.WARNING)
     started, failures = time.monotonic(), []

@@ -45,7 +45,7 @@ _VALUES = st.sampled_from(
             "{}",
             "[" * 5000,
             "é",
-            "\ud800",
+            "\udcff",
             "a,b",
             "-",
             "--",
@@ -108,7 +108,9 @@ _FIELDS = [
 
 def _run(argv: list[str]) -> str:
     """What a command did: "used" where it was done, "refused" where it said in one line why not."""
-    out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    # As Python opens them.
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    errors = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         try:
             code = command(argv)

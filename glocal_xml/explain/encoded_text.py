@@ -43,6 +43,9 @@ class EncodedText:
         self.head_spans: Spans = []
         self.is_cut, self.head_inputs = False, {"input_ids": self.text_ids}
         if model.encoder is not None:
+            special = tokenizer.num_special_tokens_to_add()
+            if max_length is not None and not special < max_length < 2**31:
+                raise ValueError(f"`max_length` is {max_length}; give a number above {special}, the special tokens.")
             encoding = tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt")
             if not encoding["input_ids"].numel():
                 # A tokenizer of words alone makes nothing of an empty text, but an unknown word of a space.
