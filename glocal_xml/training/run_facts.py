@@ -17,10 +17,10 @@ from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 
 def peak_memory_gb() -> float:
     """The most memory that this process has held."""
-    memory = psutil.Process().memory_info()
-    if hasattr(memory, "peak_wset"):
-        return round(memory.peak_wset / 2**30, 2)
-    # Not on Windows, which has the line above.
+    # Of Windows, which does not have what follows.
+    peak = getattr(psutil.Process().memory_info(), "peak_wset", None)
+    if peak is not None:
+        return round(peak / 2**30, 2)
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
