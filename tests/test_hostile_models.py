@@ -125,7 +125,10 @@ CHANGES = {
     "scores that are no numbers": ({"temperature": 1e-300}, None),
     "code of others": ({"attn_implementation": "someone/kernel"}, "attn_implementation"),
     "code of others in the encoder": ({"encoder": {"_attn_implementation": "someone/kernel"}}, "_attn_implementation"),
-    "packed weights": ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "quantization_config"),
+    "packed weights": (
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}},
+        "quantization_config",
+    ),
     "chunks that do not fit": ({"encoder": {"chunk_size_feed_forward": 7}}, None),
     "a long mistake": ({"attention_scoring": "x" * 5000}, "attention_scoring"),
 }
