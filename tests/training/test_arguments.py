@@ -98,7 +98,7 @@ def test_checkpoints_are_not_pushed(tmp_path):
         ("learning_rate", ["nan", "inf", "-1"]),
         ("weight_decay", ["nan", "inf", "-1"]),
         ("max_grad_norm", ["nan", "inf", "-1"]),
-        ("warmup_steps", ["nan", "inf", "-1", "9" * 25]),
+        ("warmup_steps", ["nan", "inf", "-1"]),
         ("adam_epsilon", ["nan", "inf", "1e999"]),
         ("gradient_accumulation_steps", ["0", "-1", "9" * 25]),
         ("per_device_train_batch_size", ["0", "-1", "9" * 25]),
