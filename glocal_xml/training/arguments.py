@@ -100,5 +100,6 @@ def _check_numbers(args: "XMTCTrainingArguments") -> None:
     for name, lowest in _LOWEST.items():
         value = getattr(args, name)
         # What a recipe holds may be no number, which Trainer says itself.
-        if isinstance(value, int | float) and not lowest <= value < 2**63:
+        highest = math.inf if isinstance(value, float) else 2**63
+        if isinstance(value, int | float) and not lowest <= value < highest:
             raise ValueError(f"`{name}` must be a number from {lowest} up, got {value}.")
