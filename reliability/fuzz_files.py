@@ -432,10 +432,3 @@ def _matrix_check(path: Path, content: bytes) -> str:
     if outcome == "used" and len(rows) + bad_rows.total != 2:
         raise Broken(f"{len(rows)} used and {bad_rows.total} refused of 2 texts")
     return outcome
-
-
-def bombs() -> Iterator[tuple[str, bytes]]:
-    """Small archives that unpack to gigabytes."""
-    zeros = gzip.compress(bytes(2**26), mtime=0)
-    yield "rows.jsonl.gz", zeros * 40
-    yield "rows.csv.gz", gzip.compress(b"text,labels\n") + zeros * 40
