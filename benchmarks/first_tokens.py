@@ -54,13 +54,17 @@ def main():
     if options.max_train_texts is not None:
         texts = texts.shuffle(seed=42).select(range(options.max_train_texts))
     rows, judged = (whole_text_ids(part["text"], tokenizer) for part in (texts, held_out))
-    labels, num_labels, tokens = list(texts["labels"]), space.num_labels, len(tokenizer)
-    counts = np.bincount(np.concatenate(labels), minlength=num_labels).tolist()
-    weights = LabelSpace(space.names, counts, len(rows)).inverse_propensities()
+    # Labels of the texts that train come first; others are never found, but count as missed.
+    counts = np.bincount(np.concatenate(list(texts["labels"])), minlength=space.num_labels)
+    order = np.argsort(counts == 0, kind="stable")
+    places, num_labels, tokens = order.argsort(), int((counts > 0).sum()), len(tokenizer)
+    labels, true_labels = ([places[ids].tolist() for ids in part["labels"]] for part in (texts, held_out))
+    names = [space.names[label] for label in order]
+    weights = LabelSpace(names, counts[order].tolist(), len(rows)).inverse_propensities()
     figures = {}
 
     def add(name, fitted):
-        figures[name] = judge(fitted[0], judged, list(held_out["labels"]), weights)
+        figures[name] = judge(fitted[0], judged, true_labels, weights)
         print(f"{name:24}{' / '.join(f'{value:.2f}' for value in figures[name][:3])}, PSP@5 {figures[name][3]:.2f}")
 
     for lead in options.lexical:

@@ -12,7 +12,6 @@ A recipe is a file of flags. `--help` lists them all: model, data, and Transform
 import sys
 import time
 
-from glocal_xml.plain_errors import mendable, one_line
 from glocal_xml.runs import (
     RunExperts,
     RunReport,
@@ -20,6 +19,7 @@ from glocal_xml.runs import (
     clear_run_folder,
     load_data,
     model_of_run,
+    one_line_errors,
     prepare_training,
     resumable,
     run,
@@ -93,11 +93,5 @@ def main(argv):
 
 if __name__ == "__main__":
     start_logging()
-    try:
+    with one_line_errors():
         main(sys.argv[1:])
-    except Exception as error:
-        # A mistake, or what the system refuses; anything else is a bug, with its traceback.
-        if (reason := mendable(error)) is None:
-            raise
-        print(f"error: {one_line(reason)}", file=sys.stderr)
-        sys.exit(2)

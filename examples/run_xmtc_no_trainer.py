@@ -23,7 +23,6 @@ from transformers import get_scheduler
 
 from glocal_xml import runs
 from glocal_xml.data import XMTCCollator
-from glocal_xml.plain_errors import mendable, one_line
 from glocal_xml.training import (
     CollapseWatch,
     branch_metrics,
@@ -168,11 +167,5 @@ def main(argv):
 
 if __name__ == "__main__":
     runs.start_logging()
-    try:
+    with runs.one_line_errors():
         main(sys.argv[1:])
-    except Exception as error:
-        # A mistake, or what the system refuses; anything else is a bug, with its traceback.
-        if (reason := mendable(error)) is None:
-            raise
-        print(f"error: {one_line(reason)}", file=sys.stderr)
-        sys.exit(2)

@@ -88,7 +88,7 @@ def _check_names(name_or_path: str | os.PathLike, options: Mapping[str, Any]) ->
 
 
 def _check_ways(name_or_path: str | os.PathLike, options: Mapping[str, Any]) -> None:
-    """Refuses a config.json that asks for code of others, or for packed weights: models here are saved plain."""
+    """Refuses a config.json that asks for code of others, or for packed weights where they are not."""
     try:
         fields = json.loads(read_file(name_or_path, CONFIG_NAME, dict(options)) or "{}")
     except (ValueError, RecursionError) as error:
@@ -99,9 +99,10 @@ def _check_ways(name_or_path: str | os.PathLike, options: Mapping[str, Any]) -> 
             if name.lstrip("_").startswith("attn_implementation") and value not in _ATTENTION:
                 raise ValueError(f"`{name}` of {CONFIG_NAME} is {value!r}: remove it")
             if name == "quantization_config" and value is not None:
-                raise ValueError(
-                    f"`{name}` of {CONFIG_NAME} is {value!r}, and quantised models are not saved: remove it"
-                )
+                shapes = _saved_shapes(name_or_path, hub_options(options)) or {}
+                # bitsandbytes keeps its scales beside each weight that it has packed.
+                if not any(tensor.endswith(".SCB") for tensor in shapes):
+                    raise ValueError(f"`{name}` of {CONFIG_NAME} is {value!r}, but the weights are plain: remove it")
 
 
 def _fractions(value: Any, name: str = "") -> Iterator[tuple[str, float]]:

@@ -5,7 +5,7 @@ from .experts import RunExperts, blend_of_run
 from .fit import fit
 from .model import prepare_training
 from .model_of_run import model_of_run
-from .resume import LoopState, resumable
+from .resume import LoopState, one_line_errors, resumable
 from .run import run, start_logging, start_run
 from .run_data import RunData, load_data
 from .run_folder import clear_run_folder
@@ -22,6 +22,7 @@ __all__ = [
     "gather_rankings",
     "load_data",
     "model_of_run",
+    "one_line_errors",
     "prepare_loop",
     "prepare_training",
     "resumable",

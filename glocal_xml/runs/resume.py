@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from glocal_xml.data import LabelSpace
 from glocal_xml.interruption import terminated_like_ctrl_c
 from glocal_xml.json_text import json_text, read_json_object
 from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.plain_errors import mendable, one_line
 from glocal_xml.training.whole_checkpoints import last_good_checkpoint, why_not_whole, write_manifest
 
 from .split_labels import is_split, load_split_model, load_split_state, save_split_state
@@ -54,6 +56,21 @@ def resumable(output_dir: str | os.PathLike) -> Iterator[None]:
         raise ValueError(
             f"The checkpoint of {output_dir} cannot be resumed from: {str(error).splitlines()[0]}"
         ) from error
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """
+    Ends a script within the block with one line and exit code 2 after a mistake, or where the system refuses
+    something, such as space on a disk. A bug keeps its traceback.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (reason := mendable(error)) is None:
+            raise
+        print(f"error: {one_line(reason)}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def last_state(output_dir: str | os.PathLike) -> str | None:

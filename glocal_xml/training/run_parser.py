@@ -2,10 +2,12 @@
 
 import argparse
 import re
+from collections.abc import Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from types import NoneType, UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from transformers import HfArgumentParser
@@ -49,7 +51,7 @@ def parse_arguments(
         unknown = sorted(set(recipe) - set(known))
         if unknown:
             raise ValueError(f"{argv[0]}: unknown names {', '.join(unknown)}{_meant(unknown[0], known)}")
-        parser.set_defaults(**recipe)
+        parser.set_defaults(**_with_types(argv[0], recipe, parser.dataclass_types))
         argv = argv[1:]
     *arguments, unknown = parser.parse_args_into_dataclasses(
         argv, look_for_args_file=False, return_remaining_strings=True
@@ -83,6 +85,21 @@ def read_recipe(path: str) -> dict[str, Any]:
     if wrong := [name for name in recipe if not isinstance(name, str)]:
         raise ValueError(f"{path}: {wrong[0]!r} is no argument name.")
     return {name: _with_exponents(value) for name, value in recipe.items()}
+
+
+def _with_types(path: str, recipe: dict[str, Any], kinds: Iterable[type]) -> dict[str, Any]:
+    """The recipe with single values as lists where lists belong; other values of a wrong kind are refused."""
+    hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
+    typed = {}
+    for name, value in recipe.items():
+        choices = get_args(hints[name]) if get_origin(hints[name]) in (Union, UnionType) else (hints[name],)
+        allowed = {get_origin(choice) or choice for choice in choices} - {NoneType}
+        if isinstance(value, list | dict) and type(value) not in allowed:
+            raise ValueError(f"{path}: `{name}` takes one value, got {value!r}.")
+        if value is not None and not isinstance(value, str) and allowed == {str}:
+            raise ValueError(f"{path}: `{name}` must be a text, got {value!r}: put it in quotes.")
+        typed[name] = [value] if allowed == {list} and not isinstance(value, list | None) else value
+    return typed
 
 
 def _check_nesting(path: str, text: str) -> None:

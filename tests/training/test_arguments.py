@@ -149,3 +149,25 @@ def test_numbers_that_make_no_sense_are_refused(name, values):
     for value in values:
         with pytest.raises(ValueError, match=name):
             parse_arguments(["--encoder", "x", "--train_file", "x", "--use_cpu", "true", f"--{name}={value}"])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train_file: [a, b]", "`train_file` takes one value"),
+        ("learning_rate: {a: 1}", "`learning_rate` takes one value"),
+        ("model: 3", "`model` must be a text, got 3"),
+        ("experts: {lexical: 1}", "`experts` takes one value"),
+    ],
+)
+def test_recipes_with_values_of_another_kind_are_refused(tmp_path, line, message):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=message):
+        parse_arguments([str(path)])
+
+
+def test_one_value_in_a_recipe_is_a_list_of_one(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("experts: lexical\nuse_cpu: true\n")
+    assert parse_arguments([str(path)])[0].experts == ["lexical"]
