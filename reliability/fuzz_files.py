@@ -111,7 +111,8 @@ def _row_check(file_format: str, **options: Any) -> Callable[[Path, bytes], str]
                 raise Broken(f"{len(rows)} used and {bad_rows.total} refused of {len(full)} rows")
         if file_format in ("pecos", "text_pair") and len(rows) + bad_rows.total != len(lines):
             raise Broken(f"{len(rows)} used and {bad_rows.total} refused of {len(lines)} lines")
-        used = "\n".join(row["text"] for row in rows)
+        # Where a line end is missing, a row is part of the labels of the one before.
+        used = "\n".join("\n".join([row["text"], *map(str, row["labels"])]) for row in rows)
         # The first line of a table has the names of its columns.
         begin = int(file_format in ("csv", "tsv", "aplc_csv"))
         for number, line in enumerate(lines[begin:], start=begin + 1):

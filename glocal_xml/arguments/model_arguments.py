@@ -93,7 +93,9 @@ class ModelArguments:
         self.experts = [name for name in self.experts if name != "none"]
         unknown = [name for name in self.experts if name not in EXPERTS]
         if unknown:
-            raise ValueError(f"`experts` must be among {', '.join(EXPERTS)} and none, got {', '.join(unknown)}.")
+            raise ValueError(
+                f"`experts` must be among {', '.join(EXPERTS)} and none, got {', '.join(map(str, unknown))}."
+            )
         if self.model is not None and self.label_tree is not None:
             raise ValueError("`label_tree` is for new models; a trained model keeps the tree it has.")
 

@@ -158,6 +158,7 @@ def test_numbers_that_make_no_sense_are_refused(name, values):
         ("learning_rate: {a: 1}", "`learning_rate` takes one value"),
         ("model: 3", "`model` must be a text, got 3"),
         ("experts: {lexical: 1}", "`experts` takes one value"),
+        ("experts: 0", "`experts` must be among lexical, memory and none, got 0"),
     ],
 )
 def test_recipes_with_values_of_another_kind_are_refused(tmp_path, line, message):
