@@ -81,7 +81,7 @@ def parts_of(label: LabelExplanation) -> dict[str, float]:
 
 def _sum_of_parts(label: LabelExplanation) -> str:
     parts = parts_of(label)
-    # Bars start in the middle; what is against the label goes to the left.
+    # Bars start at the center; what is against the label goes to the left.
     half = {name: 50 * value / max(map(abs, parts.values())) for name, value in parts.items()}
     rows = "".join(
         _part_row(name, "for" if value > 0 else "against", 50 + min(half[name], 0), abs(half[name]), signed(value))

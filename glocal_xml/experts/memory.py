@@ -27,7 +27,7 @@ from .token_rows import (
 )
 
 NEIGHBORS, POWER = 50, 4.0
-# Of the tokens that count. More were not better on held-out training texts of three data sets.
+# Of the tokens that count. On held-out training texts fewer suit debtags, more EURLEX57K: a compromise.
 LEAD = 8
 # Tokens that occur in more texts than this share tell little, and would take most of the time.
 _MOST_TEXTS = 0.1
