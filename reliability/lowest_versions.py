@@ -11,7 +11,7 @@ def lowest_versions(setup: Path) -> list[str]:
     parser.read(setup, encoding="utf-8")
     wanted = parser["options"]["install_requires"] + parser["options.extras_require"]["dev"]
     found = re.findall(r"^([\w-]+)(?:\[\w+\])?>=([\d.]+)$", wanted, flags=re.MULTILINE)
-    # torch exactly: a later version may pull gigabytes of CUDA. Versions of type stubs end with dates, and no test needs them.
+    # A later version of torch may pull gigabytes of CUDA. Versions of type stubs end with dates; no test needs them.
     exact = {"torch": "2.13.0"}
     return [f"{name}=={exact.get(name, version)}" for name, version in found if not name.startswith("types-")]
 
