@@ -19,7 +19,8 @@ _SHOWN = {
     **{"nDCG@3": "ndcg@3", "nDCG@5": "ndcg@5"},
     **{f"PSP@{k}": f"psp@{k}" for k in (1, 3, 5)},
     **{f"F@5 {band}": f"macro_f1@5_{band}" for band in ("few", "medium", "many")},
-    **{"ECE": "calibration_error", "train s": "train_seconds", "ms a text": "predict_ms"},
+    **{"ECE": "calibration_error", "train s": "train_seconds", "CPU s": "train_cpu_seconds"},
+    **{"ms a text": "predict_ms", "CPU ms": "predict_cpu_ms"},
     **{"GB": "peak_memory_gb", "model MB": "model_mb"},
 }  # fmt: skip
 
@@ -75,11 +76,13 @@ def markdown(rows: list[dict[str, str]]) -> str:
 def _cell(value: str, metric: str) -> str:
     if not value:
         return ""
-    if metric in ("train_seconds", "model_mb"):
+    if metric in ("train_seconds", "train_cpu_seconds", "model_mb"):
         return f"{float(value):,.0f}"
     if metric == "calibration_error":
         return f"{float(value):.4f}"
-    return f"{float(value) if metric in ('predict_ms', 'peak_memory_gb') else 100 * float(value):.2f}"
+    return (
+        f"{float(value) if metric in ('predict_ms', 'predict_cpu_ms', 'peak_memory_gb') else 100 * float(value):.2f}"
+    )
 
 
 if __name__ == "__main__":
