@@ -153,15 +153,9 @@ def main(argv: list[str] | None = None) -> int:
                 add_rows(table, failed[-1:])
                 continue
             values = judge.metrics(found.pop("ids"), found.pop("scores"), contender.gives_probabilities)
-            versions = " ".join(f"{package} {number}" for package, number in found.pop("versions").items())
+            row["versions"] = " ".join(f"{package} {number}" for package, number in found.pop("versions").items())
             values |= found
-            add_rows(
-                table,
-                [
-                    row | {"metric": metric, "value": round(value, 6), "versions": versions}
-                    for metric, value in values.items()
-                ],
-            )
+            add_rows(table, [row | {"metric": metric, "value": round(value, 6)} for metric, value in values.items()])
             print(f"{full_name}: P@1 {100 * values['precision@1']:.2f}, P@5 {100 * values['precision@5']:.2f}, "
                   f"PSP@5 {100 * values['psp@5']:.2f}, {values['train_seconds']:.0f} s", flush=True)  # fmt: skip
     run = {name: str(of_all[name]) for name in ("benchmark", "data", "train_texts", "test_texts")}

@@ -21,32 +21,20 @@ from scipy.sparse import csr_matrix
 
 @dataclass(frozen=True)
 class Task:
-    """
-    What a peer has to do.
-
-    Args:
-        folder: Where predictions, facts and model go.
-        data: The folder with train.jsonl, test.jsonl and labels.txt.
-        label_texts_file: Names of labels in words, or None.
-        settings: Settings of the contender.
-        minutes: Time budget of training, or None.
-        seed: Decides what is random, as far as the peer allows.
-        threads: Threads to use.
-        top_k: How many labels of a text to predict.
-    """
+    """What a peer has to do, as `run.py` writes it; `settings` are those of the contender."""
 
     folder: Path
+    # With train.jsonl, test.jsonl and labels.txt.
     data: Path
+    # Names of labels in words, if there are some.
     label_texts_file: str | None
     settings: dict
+    # Of training, if the contender has a time budget.
     minutes: float | None
     seed: int
     threads: int
+    # How many labels of a text to predict.
     top_k: int
-
-    @property
-    def model_folder(self):
-        return self.folder / "model"
 
     def training_data(self):
         """Texts, and the sorted ids of the labels of each."""
@@ -77,8 +65,8 @@ def run_peer(train, predict, save, packages):
     task = Task(folder=folder, data=Path(task.pop("data")), **task)
     texts, labels = task.training_data()
     train_seconds, train_cpu_seconds, model = _timed(train, task, texts, labels)
-    task.model_folder.mkdir(exist_ok=True)
-    save(model, task.model_folder)
+    (folder / "model").mkdir(exist_ok=True)
+    save(model, folder / "model")
     texts = task.test_texts()
     predict_seconds, predict_cpu_seconds, (ids, scores) = _timed(predict, task, model, texts)
     np.savez_compressed(folder / "predictions.npz", ids=ids.astype(np.int32), scores=scores.astype(np.float32))
@@ -113,6 +101,12 @@ def best_of_scores(scores, top_k):
     found = np.take_along_axis(scores, ids, axis=1)
     order = np.lexsort((ids, -found), axis=1)
     return np.take_along_axis(ids, order, axis=1), np.take_along_axis(found, order, axis=1)
+
+
+def best_in_parts(score, features, top_k):
+    """The same of a function that scores all labels, for 500 texts at a time."""
+    parts = [best_of_scores(np.asarray(score(features[i : i + 500])), top_k) for i in range(0, features.shape[0], 500)]
+    return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
 
 def best_of_sparse(matrix, top_k):

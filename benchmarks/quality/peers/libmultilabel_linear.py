@@ -4,7 +4,7 @@ label, or tree, for many labels.
 """
 
 import numpy as np
-from exchange import best_of_scores, label_matrix, run_peer, save_pickle, tf_idf
+from exchange import best_in_parts, label_matrix, run_peer, save_pickle, tf_idf
 from libmultilabel import linear
 
 _METHODS = {"1vsrest": linear.train_1vsrest, "tree": linear.train_tree}
@@ -22,10 +22,7 @@ def train(task, texts, labels):
 def predict(task, model, texts):
     vectorizer, classifier = model
     features = vectorizer.transform(texts).astype(np.float64)
-    # All labels of 500 texts at a time.
-    starts = range(0, len(texts), 500)
-    parts = [best_of_scores(linear.predict_values(classifier, features[i : i + 500]), task.top_k) for i in starts]
-    return tuple(np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True))
+    return best_in_parts(classifier.predict_values, features, task.top_k)
 
 
 if __name__ == "__main__":

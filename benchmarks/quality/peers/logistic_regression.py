@@ -2,8 +2,7 @@
 TF-IDF and one logistic regression for each label, of scikit-learn: what most people try first. Setting: `C`.
 """
 
-import numpy as np
-from exchange import best_of_scores, label_matrix, run_peer, save_pickle, tf_idf
+from exchange import best_in_parts, label_matrix, run_peer, save_pickle, tf_idf
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
@@ -18,11 +17,7 @@ def train(task, texts, labels):
 
 def predict(task, model, texts):
     vectorizer, classifier = model
-    features = vectorizer.transform(texts)
-    # All labels of a thousand texts at a time.
-    starts = range(0, len(texts), 1000)
-    parts = [best_of_scores(classifier.predict_proba(features[i : i + 1000]), task.top_k) for i in starts]
-    return tuple(map(np.concatenate, zip(*parts, strict=True)))
+    return best_in_parts(classifier.predict_proba, vectorizer.transform(texts), task.top_k)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from glocal_xml.runs import fit  # noqa: F401  what the command imports, so that
 def train(task, texts, labels):
     flags = {
         "train_file": task.data / "train.jsonl",
-        "output_dir": task.model_folder,
+        "output_dir": task.folder / "model",
         "seed": task.seed,
         "label_texts_file": task.label_texts_file,
         "minutes": task.minutes,
@@ -31,7 +31,7 @@ def train(task, texts, labels):
     code = glocal_xml(["train", *(f"--{name}={value}" for name, value in flags.items() if value is not None)])
     if code:
         raise SystemExit(code)
-    return pipeline(TASK, model=os.fspath(task.model_folder))
+    return pipeline(TASK, model=os.fspath(task.folder / "model"))
 
 
 def predict(task, model, texts):
