@@ -1,8 +1,8 @@
 """
 The contenders: a script under peers/, the packages of its environment and its settings, with the reason for each.
 
-Settings are the defaults of each system or what its documentation recommends. Rates of neural peers and C of the
-logistic regression were chosen on held-out training texts of debtags, never on test texts.
+Settings are the defaults of each system or what its documentation recommends. Others are to be chosen on held-out
+training texts (`--held_out`, `--settings`), never on test texts.
 """
 
 from dataclasses import dataclass, field

@@ -13,7 +13,7 @@ import argparse
 import json
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ DATA = {
     "eurlex57k": (SHARED / "eurlex57k", "dev"),
     "llms4subjects-en": (SHARED / "llms4subjects-en", "dev"),
 }
+HELD_OUT = "held-out train"
 TOP_K = 20
 _KEPT = ("precision@", "ndcg@", "psp@", "macro_f1@")
 
@@ -67,7 +68,12 @@ def prepare(source: Path, part: str, target: Path, max_train: int | None, max_te
         rows = list(read_texts(source / f"{name}.jsonl.gz"))
         return rows if limit is None else [rows[i] for i in random.permutation(len(rows))[:limit]]
 
-    train, test = rows_of("train", max_train), rows_of(part, max_test)
+    if part == HELD_OUT:
+        rows = rows_of("train", None)
+        order = random.permutation(len(rows))
+        train, test = ([rows[i] for i in ids] for ids in (order[max_test:][:max_train], order[:max_test]))
+    else:
+        train, test = rows_of("train", max_train), rows_of(part, max_test)
     space = LabelSpace.from_label_lists(row["labels"] for row in train)
     space.save(target)
     for name, rows, columns in (("train", train, ("text", "labels")), ("test", test, ("text",))):
@@ -102,6 +108,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--max_train_texts", type=int, help="a random part of the training texts")
     parser.add_argument("--max_test_texts", type=int, help="a random part of the test texts")
+    parser.add_argument("--held_out", type=int, help="judge by so many training texts, to choose settings")
+    parser.add_argument("--settings", type=json.loads, default={}, help="JSON, in place of those of the contenders")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--cores", type=int, default=psutil.cpu_count(), help="cores of each contender (default: all)")
     parser.add_argument(
@@ -116,7 +124,9 @@ def main(argv: list[str] | None = None) -> int:
     source = options.data_folder or source
     size = "all" if options.max_train_texts is None else options.max_train_texts
     folder = options.output_dir.resolve() / f"{options.data}-{size}-seed{options.seed}"
-    limits = options.max_train_texts, options.max_test_texts
+    if options.held_out is not None:
+        part, folder = HELD_OUT, folder.with_name(f"{folder.name}-held-out")
+    limits = options.max_train_texts, options.held_out or options.max_test_texts
     judge = prepare(source, part, folder / "data", *limits, options.seed)
     names = source / "label_names.tsv.gz"
     task = {
@@ -139,9 +149,10 @@ def main(argv: list[str] | None = None) -> int:
     }
     table, failed = options.csv or options.output_dir / "results.csv", []
     for name in options.contenders:
-        contender = CONTENDERS[name]
+        contender = replace(CONTENDERS[name], settings=CONTENDERS[name].settings | options.settings)
+        changed = "".join(f", {setting} {value}" for setting, value in options.settings.items())
         for minutes in options.minutes if contender.has_budget else [None]:
-            full_name = name if minutes is None else f"{name}, {minutes:g} min"
+            full_name = name + ("" if minutes is None else f", {minutes:g} min") + changed
             row = of_all | {"contender": full_name, "note": options.note}
             try:
                 python = environment_python(options.output_dir.resolve() / "environments", contender.packages)
@@ -158,7 +169,7 @@ def main(argv: list[str] | None = None) -> int:
             add_rows(table, [row | {"metric": metric, "value": round(value, 6)} for metric, value in values.items()])
             print(f"{full_name}: P@1 {100 * values['precision@1']:.2f}, P@5 {100 * values['precision@5']:.2f}, "
                   f"PSP@5 {100 * values['psp@5']:.2f}, {values['train_seconds']:.0f} s", flush=True)  # fmt: skip
-    run = {name: str(of_all[name]) for name in ("benchmark", "data", "train_texts", "test_texts")}
+    run = {name: str(of_all[name]) for name in ("benchmark", "data", "part", "train_texts", "test_texts")}
     print(markdown([row for row in read_rows(table) if run.items() <= row.items()]))
     return 1 if failed else 0
 

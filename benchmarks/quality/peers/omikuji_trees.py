@@ -1,7 +1,8 @@
 """
 omikuji: trees of labels with linear classifiers on TF-IDF, with one weight per word and node.
 
-Settings replace its defaults, which are those of Parabel. It has no seed: runs differ by about 0.1 points.
+Settings replace its defaults, which are those of Parabel. It has no seed: three runs on debtags had P@1 of 85.4, 85.5
+and 86.3.
 """
 
 import tempfile
