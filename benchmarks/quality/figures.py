@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from results_csv import read_rows, values_by_run
+from results_csv import DATA_NAMES, read_rows, values_by_run
 
 # Of Okabe and Ito, told apart with any colour vision; ours is drawn last, in blue.
 _OURS, _COLOURS = "#0072B2", ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#000000", "#999999")
 _MARKERS = "os^Dv<>pXh"
 _BANDS = {"few": "1-20", "medium": "21-100", "many": "over 100"}
+_TIMES = {2: "2 s", 10: "10 s", 60: "1 min", 300: "5 min", 1800: "30 min", 7200: "2 h"}
 _METRICS = {"precision@1": "P@1", "precision@5": "P@5", "psp@5": "PSP@5"}
 
 
@@ -27,7 +28,7 @@ def main() -> None:
         panels = canvas.subplots(len(_METRICS) if name == "time" else 1, len(sets), squeeze=False)
         for column, (key, runs) in zip(panels.T, sets.items(), strict=True):
             draw(column, _by_family(runs), looks)
-            column[0].set_title(f"{key[0]}, {int(key[2]):,} training texts", fontsize=10)
+            column[0].set_title(f"{DATA_NAMES.get(key[0], key[0])}, {int(key[2]):,} training texts", fontsize=10)
         handles = {
             line.get_label(): line for panel in panels.flat for line in panel.lines if line.get_label()[0] != "_"
         }
@@ -42,25 +43,37 @@ def _draw_time(column, families, looks) -> None:
     for panel, (metric, name) in zip(column, _METRICS.items(), strict=True):
         for family, runs in families.items():
             # Seconds of processors, since other work may have run beside.
-            points = sorted((float(v["train_cpu_seconds"]) / int(v["cores"]), 100 * float(v[metric])) for v in runs)
+            points = sorted((values["train_cpu_seconds"] / values["cores"], 100 * values[metric]) for values in runs)
             panel.plot(*zip(*points, strict=True), label=family, **looks[family])
         panel.set(xscale="log", ylabel=f"{name}, percent")
-    column[-1].set_xlabel("training, seconds of each core")
+        # Differences that are noise should look small.
+        low, high = panel.get_ylim()
+        panel.set_ylim(min(low, (low + high) / 2 - 2), max(high, (low + high) / 2 + 2))
+        shortest, longest = panel.get_xlim()
+        panel.set_xlim(min(shortest, 1.5), max(longest, 90))
+        panel.set_xticks(list(_TIMES), _TIMES.values())
+        panel.minorticks_off()
+    column[-1].set_xlabel("training time, of each core")
 
 
 def _draw_bands(column, families, looks) -> None:
     for family, runs in families.items():
-        best = max(runs, key=lambda values: float(values["precision@5"]))
-        shares = [100 * float(best.get(f"macro_f1@5_{band}", "nan")) for band in _BANDS]
+        best = max(runs, key=lambda values: values["precision@5"])
+        shares = [100 * best.get(f"macro_f1@5_{band}", float("nan")) for band in _BANDS]
         column[0].plot(list(_BANDS.values()), shares, label=family, **looks[family])
     column[0].set(xlabel="training texts of a label", ylabel="mean F1@5 of labels, percent", ylim=(0, None))
 
 
-def _by_family(runs) -> dict[str, list[dict[str, str]]]:
-    """Runs of one contender with several time budgets belong together."""
-    families: dict[str, list[dict[str, str]]] = {}
+def _by_family(runs) -> dict[str, list[dict[str, float]]]:
+    """Means over the seeds of a contender; those with several time budgets belong together."""
+    seeds: dict[str, list[dict[str, str]]] = {}
     for (contender, _), values in runs.items():
-        families.setdefault(contender.split(",")[0], []).append(values)
+        seeds.setdefault(contender, []).append(values)
+    families: dict[str, list[dict[str, float]]] = {}
+    for contender, found in seeds.items():
+        names = set.intersection(*map(set, found)) - {"note"}
+        means = {name: sum(float(values[name]) for values in found) / len(found) for name in names}
+        families.setdefault(contender.split(",")[0], []).append(means)
     return families
 
 

@@ -14,6 +14,7 @@ COLUMNS = (
 # Rows that agree in these are of one run.
 _RUN = COLUMNS[:7]
 _SET = _RUN[1:5]
+DATA_NAMES = {"eurlex57k": "EURLEX57K", "llms4subjects-en": "LLMs4Subjects"}
 _SHOWN = {
     **{f"P@{k}": f"precision@{k}" for k in (1, 3, 5)},
     **{"nDCG@3": "ndcg@3", "nDCG@5": "ndcg@5"},
@@ -63,7 +64,7 @@ def markdown(rows: list[dict[str, str]]) -> str:
     """A table for each data set, in percent where metrics are shares; contenders without result with their reason."""
     lines = []
     for (data, part, train_texts, test_texts), runs in values_by_run(rows).items():
-        lines += [f"**{data}**, {train_texts} training texts, {test_texts} {part} texts", ""]
+        lines += [f"**{DATA_NAMES.get(data, data)}**, {train_texts} training texts, {test_texts} {part} texts", ""]
         lines += ["| | " + " | ".join(_SHOWN) + " | cores, note |", "|---" * (len(_SHOWN) + 2) + "|"]
         for (contender, _), values in runs.items():
             cells = [_cell(values.get(metric, ""), metric) for metric in _SHOWN.values()]
