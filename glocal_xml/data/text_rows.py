@@ -18,7 +18,7 @@ from typing import IO, Any
 from ..atomic_file import open_atomically
 from ..json_text import json_text
 from .rows import BadRow, RowProblem
-from .text_files import DASH, check_file, parse_cells, parse_json_object, read_lines, table_delimiter
+from .text_files import DASH, check_file, parse_cells, parse_json_object, read_lines, table_delimiter, table_rows
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,8 @@ def _rows(path: str | os.PathLike, file_format: str | None, text_column: str) ->
         file_format = "jsonl" if seen and seen[-1].lstrip().startswith("{") else "lines"
         lines = chain(seen, lines)
     if file_format == "lines":
-        records = _plain_lines(lines, text_column)
+        plain = (line.removesuffix("\n").removesuffix("\r") for line in lines)
+        records = ((number, {text_column: line}) for number, line in enumerate(plain, start=1))
     elif file_format == "jsonl":
         numbered = ((number, line.strip()) for number, line in enumerate(lines, start=1))
         records = ((number, parse_json_object(line)) for number, line in numbered if line)
@@ -109,29 +110,16 @@ def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
             yield line.decode("utf-8", "replace")
 
 
-def _plain_lines(lines: Iterable[str], text_column: str) -> Iterator[tuple[int, dict[str, str]]]:
-    for number, line in enumerate(lines, start=1):
-        yield number, {text_column: line.removesuffix("\n").removesuffix("\r")}
-
-
 def _table_records(
     records: Iterator[tuple[int, list[str] | RowProblem]],
 ) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
     number, header = next(records, (1, []))
     if isinstance(header, RowProblem):
-        yield number, header
-        return
+        return iter([(number, header)])
     header = [name.strip() for name in header]
-    if len(set(header)) < len(header):
-        twice = next(name for i, name in enumerate(header) if name in header[:i])
-        yield number, RowProblem("two columns", f"called {twice!r}", "give each a name of its own")
-        return
-    for number, cells in records:
-        if isinstance(cells, RowProblem) or len(cells) == len(header):
-            yield number, cells if isinstance(cells, RowProblem) else dict(zip(header, cells, strict=True))
-        else:
-            detail = f"({len(cells)} where the header has {len(header)})"
-            yield number, RowProblem("wrong number of cells", detail, "quote cells that hold the delimiter")
+    if twice := [name for i, name in enumerate(header) if name in header[:i]]:
+        return iter([(number, RowProblem("two columns", f"called {twice[0]!r}", "give each a name of its own"))])
+    return table_rows(header, records)
 
 
 def _text_problem(record: dict[str, Any], text_column: str) -> RowProblem | None:
