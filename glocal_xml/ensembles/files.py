@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from glocal_xml.training.arguments import DataArguments, XMTCTrainingArguments
 from glocal_xml.training.rankings import ranking_metrics
 from glocal_xml.training.run_facts import environment
 
-from .checkpoints import ENSEMBLE, member_names, write_ensemble
+from .checkpoints import ENSEMBLE, check_members, member_names, write_ensemble
 from .prediction_files import PredictionFile, read_prediction_file
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ def run_file_ensemble(
         top_k: How many labels of each text to write to `predictions.jsonl`.
     """
     started = time.time()
+    check_members(paths, top_k)
     check_run_folder(args.output_dir, resume=None, overwrite=args.overwrite_output)
     names = member_names(paths)
     label_names = read_label_names(data_args.label_names_file)
@@ -88,7 +90,7 @@ def mean_ranking(files: Sequence[PredictionFile], space: LabelSpace) -> tuple[np
     mean = sum(_matrix(file, space, width) for file in files) / len(files)  # (texts, labels), sparse
     most = int(np.diff(mean.indptr).max(initial=0))
     ids, scores = np.full((mean.shape[0], most), -1, dtype=np.int64), np.zeros((mean.shape[0], most))
-    for row, (start, end) in enumerate(zip(mean.indptr[:-1], mean.indptr[1:], strict=True)):
+    for row, (start, end) in enumerate(pairwise(mean.indptr)):
         order = np.lexsort((mean.indices[start:end], -mean.data[start:end]))
         ids[row, : end - start] = mean.indices[start:end][order]
         scores[row, : end - start] = mean.data[start:end][order]
@@ -96,12 +98,9 @@ def mean_ranking(files: Sequence[PredictionFile], space: LabelSpace) -> tuple[np
 
 
 def _matrix(file: PredictionFile, space: LabelSpace, width: int) -> sparse.csr_array:
-    starts = np.cumsum([0, *map(len, file.labels)])
-    ids = [i for labels in file.labels for i in _in_order(labels, space)]
-    scores = [score for row in file.scores for score in row]
-    return sparse.csr_array(
-        (np.array(scores, float), np.array(ids, np.int64), starts), shape=(len(file.labels), width)
-    )
+    ids = np.fromiter((i for labels in file.labels for i in _in_order(labels, space)), np.int64)
+    scores = np.fromiter(chain.from_iterable(file.scores), float)
+    return sparse.csr_array((scores, ids, np.cumsum([0, *map(len, file.labels)])), shape=(len(file.labels), width))
 
 
 def _in_order(labels: Iterable[str], space: LabelSpace) -> list[int]:
@@ -112,9 +111,8 @@ def _in_order(labels: Iterable[str], space: LabelSpace) -> list[int]:
 def check_same_texts(files: Sequence[PredictionFile], texts: list[str] | None) -> list[str] | None:
     """The texts, if the test file or any of the files has them; files about other texts are an error."""
     source = "the test file"
-    for file in files:
-        if texts is None and file.texts is not None:
-            texts, source = file.texts, file.path
+    if texts is None:
+        texts, source = next(((file.texts, file.path) for file in files if file.texts is not None), (None, source))
     number = len(files[0].labels) if texts is None else len(texts)
     for file in files:
         if len(file.labels) != number:
@@ -151,14 +149,8 @@ def _label_space(
 
 
 def _rows(path: str, data_args: DataArguments) -> Iterator[dict[str, Any]]:
-    return read_rows(
-        path,
-        file_format=data_args.file_format,
-        text_column=data_args.text_column,
-        labels_column=data_args.labels_column,
-        label_delimiter=data_args.label_delimiter,
-        label_map=data_args.label_map,
-    )
+    names = ("file_format", "text_column", "labels_column", "label_delimiter", "label_map")
+    return read_rows(path, **{name: getattr(data_args, name) for name in names})
 
 
 def _metrics(
