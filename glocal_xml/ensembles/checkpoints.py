@@ -72,17 +72,8 @@ def run_ensemble(
         max_length=data_args.max_length,
     )
     rankings = {ENSEMBLE: ids} | dict(zip(names, member_ids, strict=True))
-    results: dict[str, Any] = {
-        ENSEMBLE: {
-            "members": dict(zip(names, members, strict=True)),
-            "top_k": top_k,
-            "candidates": candidates,
-            "data": vars(data_args),
-            **{name: getattr(args, name) for name in ("metrics_at", "propensity_a", "propensity_b", "seed")},
-        },
-        "data": data_facts(texts, label_space),
-        "environment": environment(args),
-    }
+    results = ensemble_facts(names, members, data_args, args, top_k=top_k, candidates=candidates, seed=args.seed)
+    results["data"] = data_facts(texts, label_space)
     lines, first = [], 0
     for name, part in texts.items():
         rows, labels = slice(first, first + len(part)), list(part["labels"])
@@ -96,6 +87,15 @@ def run_ensemble(
             best, values = ids[rows, :top_k], scores[rows, :top_k]
             lines.extend(prediction_lines(name, part["text"], best, values, labels, label_space))
     return write_ensemble(args.output_dir, results, lines, started)
+
+
+def ensemble_facts(
+    names: Sequence[str], members: Sequence[str], data_args: DataArguments, args: XMTCTrainingArguments, **further: Any
+) -> dict[str, Any]:
+    """What results say of the members of an ensemble, its settings and the machine."""
+    settings = {name: getattr(args, name) for name in ("metrics_at", "propensity_a", "propensity_b")}
+    facts = {"members": dict(zip(names, members, strict=True)), "data": vars(data_args), **settings, **further}
+    return {ENSEMBLE: facts, "environment": environment(args)}
 
 
 def write_ensemble(

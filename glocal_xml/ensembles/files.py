@@ -13,12 +13,11 @@ from glocal_xml.data import LabelSpace, read_rows
 from glocal_xml.metrics import pad_label_lists, xmtc_metrics
 from glocal_xml.runs.prepare import read_label_names
 from glocal_xml.runs.report import results_table
-from glocal_xml.runs.run_folder import check_run_folder
+from glocal_xml.runs.run_folder import check_run_folder, prediction_lines
 from glocal_xml.training.arguments import DataArguments, XMTCTrainingArguments
 from glocal_xml.training.rankings import ranking_metrics
-from glocal_xml.training.run_facts import environment
 
-from .checkpoints import ENSEMBLE, check_members, member_names, write_ensemble
+from .checkpoints import ENSEMBLE, check_members, ensemble_facts, member_names, write_ensemble
 from .prediction_files import PredictionFile, read_prediction_file
 
 logger = logging.getLogger(__name__)
@@ -53,30 +52,28 @@ def run_file_ensemble(
     texts = check_same_texts(files, None if test is None else [row["text"] for row in test])
     space, has_counts = _label_space(files, test or [], label_names, data_args)
     ids, scores = mean_ranking(files, space)
-    results: dict[str, Any] = {
-        ENSEMBLE: {
-            "members": dict(zip(names, paths, strict=True)),
-            "labels_of_a_text": {name: file.top_k for name, file in zip(names, files, strict=True)},
-            "top_k": top_k,
-            "data": vars(data_args),
-            **{name: getattr(args, name) for name in ("metrics_at", "propensity_a", "propensity_b")},
-        },
-        "data": {"texts": {"test": len(ids)}, "labels": space.num_labels, "evaluation_only": len(space.unseen)},
-        "environment": environment(args),
-    }
+    results = ensemble_facts(names, paths, data_args, args, top_k=top_k)
+    results[ENSEMBLE]["labels_of_a_text"] = {name: file.top_k for name, file in zip(names, files, strict=True)}
+    results["data"] = {"texts": {"test": len(ids)}, "labels": space.num_labels, "evaluation_only": len(space.unseen)}
     if test is not None:
         true = pad_label_lists([space.encode(row["labels"]) for row in test])
         rankings = {ENSEMBLE: ids} | {
             name: pad_label_lists([_in_order(labels, space) for labels in file.labels])
             for name, file in zip(names, files, strict=True)
         }
-        results["test"] = {
-            name: _metrics(best, true, space if has_counts else None, args) for name, best in rankings.items()
-        }
+        results["test"] = {}
+        for name, best in rankings.items():
+            # Those that go by training counts only where these are known.
+            ks = [k for k in args.metrics_at if k <= best.shape[1]]
+            known = ranking_metrics(best, true, space, args) if has_counts else xmtc_metrics(best, true, ks=ks)
+            results["test"][name] = known
         logger.info("test, %d texts\n%s", len(test), results_table(results["test"], args))
         if not has_counts:
             logger.info("PSP needs training counts: pass the training texts by `--train_file`.")
-    lines = list(_lines(texts, ids[:, :top_k], scores[:, :top_k], test, space))
+    own = [best[best >= 0] for best in ids[:, :top_k]]
+    values = [row[: len(best)] for row, best in zip(scores, own, strict=True)]
+    labels = [[] if test is None else _in_order(test[row]["labels"], space) for row in range(len(ids))]
+    lines = list(prediction_lines("test", texts or [None] * len(ids), own, values, labels, space))
     return write_ensemble(args.output_dir, results, lines, started)
 
 
@@ -151,26 +148,3 @@ def _label_space(
 def _rows(path: str, data_args: DataArguments) -> Iterator[dict[str, Any]]:
     names = ("file_format", "text_column", "labels_column", "label_delimiter", "label_map")
     return read_rows(path, **{name: getattr(data_args, name) for name in names})
-
-
-def _metrics(
-    best: np.ndarray, true: np.ndarray, space: LabelSpace | None, args: XMTCTrainingArguments
-) -> dict[str, float]:
-    """All metrics, those that go by training counts only where these are known."""
-    if space is not None:
-        return ranking_metrics(best, true, space, args)
-    return xmtc_metrics(best, true, ks=[k for k in args.metrics_at if k <= best.shape[1]])
-
-
-def _lines(
-    texts: list[str] | None, ids: np.ndarray, scores: np.ndarray, test: list[dict[str, Any]] | None, space: LabelSpace
-) -> Iterator[dict[str, Any]]:
-    for row, (best, values) in enumerate(zip(ids, scores, strict=True)):
-        own = best >= 0
-        pairs = zip(space.decode(best[own]), values[own], strict=True)
-        yield {
-            "part": "test",
-            **({} if texts is None else {"text": texts[row]}),
-            "predictions": [{"label": name, "score": round(float(score), 6)} for name, score in pairs],
-            **({} if test is None else {"labels": test[row]["labels"]}),
-        }
