@@ -1,6 +1,7 @@
 """The parts of the page that are HTML, as macros of `parts.html.jinja`, and what they show numbers and texts as."""
 
 from pathlib import Path
+from typing import Any
 
 from glocal_xml.explain.html_page import html_similar, html_templates
 from glocal_xml.explain.printable import printable
@@ -32,4 +33,4 @@ _TEMPLATES.filters |= {
     "shortened": shortened,
     "similar": lambda explanation: html_similar(explanation, 0),
 }
-PARTS = _TEMPLATES.get_template("parts.html.jinja").module
+PARTS: Any = _TEMPLATES.get_template("parts.html.jinja").module

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -26,7 +27,8 @@ def html_page(explanations: Sequence[Explanation]) -> str:
 
 def html_similar(explanation: Explanation, label_row: int) -> str:
     """The similar training texts that have a label, with the labels of each, as a fragment of HTML."""
-    return html_templates().get_template("parts.html.jinja").module.similar(explanation, label_row)
+    parts: Any = html_templates().get_template("parts.html.jinja").module
+    return parts.similar(explanation, label_row)
 
 
 @cache
