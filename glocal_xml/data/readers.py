@@ -60,7 +60,7 @@ def read_rows(
     columns = (text_column, labels_column)
     records, parse = _records(path, file_format, columns, labels_path, label_map, allow_no_labels)
     delimiter = label_delimiter or (" " if file_format == "text_pair" else ",")
-    return _valid_rows(path, records, parse, delimiter, allow_no_labels, bad_rows or BadRows())
+    return valid_rows(path, records, parse, delimiter, allow_no_labels, bad_rows or BadRows())
 
 
 def read_label_strings(
@@ -135,14 +135,15 @@ def _check_options(
             )
 
 
-def _valid_rows(
-    path: Path,
+def valid_rows(
+    source: str | os.PathLike,
     records: Iterable[tuple[int, Any]],
     parse: Callable[[Any], tuple[Any, Any]],
     delimiter: str,
     allow_no_labels: bool,
     bad_rows: BadRows,
 ) -> Iterator[dict[str, Any]]:
+    """Yields the clean rows of records, each of which `parse` turns into text and labels; others are reported."""
     for line, record in records:
         try:
             if isinstance(record, RowProblem):
@@ -150,7 +151,7 @@ def _valid_rows(
             text, labels = parse(record)
             row = clean_row(text, labels, label_delimiter=delimiter, allow_no_labels=allow_no_labels)
         except RowProblem as problem:
-            bad_rows.report(path, line, problem)
+            bad_rows.report(source, line, problem)
         else:
             yield row
 
