@@ -1,6 +1,6 @@
 """The figures of each study: which curves it draws, as PNG and SVG, and their numbers as CSV."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,17 @@ from .tables import write_csv
 # Colours of Okabe and Ito, told apart with any colour vision; the shapes tell them apart in grey.
 _STYLES = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D")]
 
-# A number of a measured point; None where it has none.
-Value = Callable[[MeasuredPoint], float | None]
-
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves that share an axis; `zero` draws a line at zero, `least_span` keeps small differences looking small."""
+    """
+    A column of [`_table`] as curves, each of the rows that a query finds; `zero` draws a line at zero, `least_span`
+    keeps small differences looking small.
+    """
 
     y_name: str
-    curves: dict[str, Value]
+    column: str
+    curves: dict[str, str]
     # Below two points of precision a single run tells little; the axis does not blow such differences up.
     least_span: float = 2.0
     zero: bool = False
@@ -39,46 +40,29 @@ class Figure:
     name: str = "precision"
 
 
-def _precision(k: int, branch: str | None = None, line: str | None = None) -> Value:
-    """P@k in percent of a branch, where a model has it, or of the final ranking; of the points of one line, or all."""
-
-    def value(measured: MeasuredPoint) -> float | None:
-        metrics = measured.results["test"].get(branch or measured.final_branch)
-        return None if metrics is None or line not in (None, measured.point.line) else 100 * metrics[f"precision@{k}"]
-
-    return value
-
-
-def _divergence(name: str, line: str | None = None) -> Value:
-    return lambda measured: measured.divergences["pairs"][0][name] if line in (None, measured.point.line) else None
-
-
-def _relative_gain(measured: MeasuredPoint) -> float | None:
-    both, alone = (measured.results["test"][branch]["precision@5"] for branch in ("both", "global"))
-    # Nothing found is nothing to gain on.
-    return 100 * (both - alone) / alone if alone > 0 else None
-
-
-_BRANCHES = {branch: _precision(5, branch) for branch in ("both", "global", "local")}
-_LINES = {"A-m: label-to-word attention on layer m": "A-m", "D-m: document token of layer m": "D-m"}
+_BRANCHES = {branch: f"branch == '{branch}'" for branch in ("both", "global", "local")}
+_LINES = {
+    "A-m: label-to-word attention on layer m": "is_final and line == 'A-m'",
+    "D-m: document token of layer m": "is_final and line == 'D-m'",
+}
 _LAYER, _SECOND = "layer that the local branch reads (0: embeddings)", "layer m of the second expert"
 _GAIN, _DIVERGENCE = (
     "P@5 of both over global\n(percent of global)",
     "JSD of global and local\n(nats, mean over labels)",
 )
 _KL = "KL(second || {last})\n(nats per text, sum over its true labels)"
-_CLUSTERS = [Panel("P@1 (percent)", {"APLC-XLNet": _precision(1)})]
+_CLUSTERS = [Panel("P@1 (percent)", "precision@1", {"APLC-XLNet": "is_final"})]
 
 # {last} is the expert on the last layer.
 FIGURES = {
     ("layers", "glocal_xml"): [
-        Figure("P@5 against the local layer", _LAYER, [Panel("P@5 (percent)", _BRANCHES)]),
+        Figure("P@5 against the local layer", _LAYER, [Panel("P@5 (percent)", "precision@5", _BRANCHES)]),
         Figure(
             "Gain of both branches and their divergence against the local layer",
             _LAYER,
             [
-                Panel(_GAIN, {"relative gain": _relative_gain}, zero=True),
-                Panel(_DIVERGENCE, {"Jensen-Shannon divergence": _divergence("jsd")}, least_span=0.0),
+                Panel(_GAIN, "gain", {"relative gain": "is_final"}, zero=True),
+                Panel(_DIVERGENCE, "jsd", {"Jensen-Shannon divergence": "is_final"}, least_span=0.0),
             ],
             "gain_and_divergence",
         ),
@@ -87,12 +71,12 @@ FIGURES = {
         Figure(
             "P@5 of two experts, {last} and a second one, against its layer",
             _SECOND,
-            [Panel("P@5 of both experts (percent)", {title: _precision(5, None, x) for title, x in _LINES.items()})],
+            [Panel("P@5 of both experts (percent)", "precision@5", _LINES)],
         ),
         Figure(
             "Divergence of the second expert from {last} on true labels",
             _SECOND,
-            [Panel(_KL, {title: _divergence("kl_per_text", line) for title, line in _LINES.items()}, least_span=0.0)],
+            [Panel(_KL, "kl_per_text", _LINES, least_span=0.0)],
             "divergence",
         ),
     ],
@@ -101,13 +85,13 @@ FIGURES = {
         Figure("P@1 of three partitions of the labels", "head / tail 1 / tail 2", _CLUSTERS)
     ],
     ("ablations", "glocal_xml"): [
-        Figure("P@5 of GlocalXML and its ablations", "model", [Panel("P@5 (percent)", _BRANCHES)])
+        Figure("P@5 of GlocalXML and its ablations", "model", [Panel("P@5 (percent)", "precision@5", _BRANCHES)])
     ],
     ("ablations", "me_xml"): [
         Figure(
             "P@5 of ME-XML and its ablations",
             "experts and losses",
-            [Panel("P@5 of all experts (percent)", {"ME-XML": _precision(5)})],
+            [Panel("P@5 of all experts (percent)", "precision@5", {"ME-XML": "is_final"})],
         )
     ],
 }
@@ -115,27 +99,39 @@ FIGURES = {
 
 def write_figures(folder: Path, study: Study, points: Sequence[MeasuredPoint], subtitle: str) -> str:
     """Writes all figures of a study as PNG and SVG, and their numbers as CSV; returns Markdown that shows them."""
-    last, shown = points[0].point.changes.get("experts", [""])[-1], []
+    last, table, shown = points[0].point.changes.get("experts", [""])[-1], _table(points), []
     for figure in FIGURES[study.name, study.model_type]:
         panels = [replace(panel, y_name=panel.y_name.format(last=last)) for panel in figure.panels]
         figure = replace(figure, title=figure.title.format(last=last), panels=panels)
-        numbers = [_numbers(panel, points) for panel in panels]
+        numbers = [_numbers(panel, table) for panel in panels]
         _draw(folder / figure.name, figure, numbers, subtitle)
         write_csv(folder / f"{figure.name}.csv", pd.concat(numbers))
         shown.append(f"![{figure.title}]({figure.name}.png)")
     return "\n\n".join(shown)
 
 
-def _numbers(panel: Panel, points: Sequence[MeasuredPoint]) -> pd.DataFrame:
+def _table(points: Sequence[MeasuredPoint]) -> pd.DataFrame:
+    """A row for each run and branch: percent of P@k, and with the final ranking what is of the run as a whole."""
+    rows = []
+    for measured in points:
+        point, test, final = measured.point, measured.results["test"], measured.final_branch
+        of_run = dict(measured.divergences["pairs"][0]) if measured.divergences["pairs"] else {}
+        # Nothing found is nothing to gain on.
+        if alone := test.get("global", {}).get("precision@5"):
+            of_run["gain"] = 100 * (test[final]["precision@5"] - alone) / alone
+        for branch, metrics in test.items():
+            row = {"x": point.name if point.x is None else point.x, "line": point.line, "branch": branch}
+            row |= {f"precision@{k}": 100 * metrics[f"precision@{k}"] for k in (1, 5)}
+            rows.append({**row, "is_final": branch == final, **(of_run if branch == final else {})})
+    return pd.DataFrame(rows)
+
+
+def _numbers(panel: Panel, table: pd.DataFrame) -> pd.DataFrame:
     """The numbers of a panel: mean, least and greatest value of the seeds at each place of each curve."""
-    quantity, keys = " ".join(panel.y_name.split()), ["quantity", "curve", "x"]
-    rows = [
-        (quantity, curve, measured.point.name if measured.point.x is None else measured.point.x, value(measured))
-        for curve, value in panel.curves.items()
-        for measured in points
-    ]
-    groups = pd.DataFrame(rows, columns=[*keys, "value"]).dropna().groupby(keys, sort=False)["value"]
-    return groups.agg(mean="mean", least="min", greatest="max", seeds="count").reset_index()
+    quantity = " ".join(panel.y_name.split())
+    curves = [table.query(rows).assign(quantity=quantity, curve=curve) for curve, rows in panel.curves.items()]
+    groups = pd.concat(curves).dropna(subset=panel.column).groupby(["quantity", "curve", "x"], sort=False)
+    return groups[panel.column].agg(mean="mean", least="min", greatest="max", seeds="count").reset_index()
 
 
 def _draw(path: Path, figure: Figure, numbers: list[pd.DataFrame], subtitle: str) -> None:

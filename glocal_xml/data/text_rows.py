@@ -2,17 +2,17 @@
 
 import csv
 import gzip
-import io
 import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from reprlib import repr as shortened
+from types import SimpleNamespace
 from typing import IO, Any
 
 from ..atomic_file import open_atomically
@@ -31,6 +31,7 @@ _FORMATS_BY_NAME = {
     **{".tab": "tsv", ".txt": "lines"},
 }
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?([eE][-+]?\d+)?")
 # A spreadsheet takes a cell that begins like this for a formula, which may run programs or send cells away.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -101,11 +102,8 @@ def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
             yield line.decode("utf-8")
         except UnicodeDecodeError:
             if not warned:
-                logger.warning(
-                    "%s, line %d: not UTF-8; what cannot be read is taken for U+FFFD, here and further on",
-                    name,
-                    number,
-                )
+                message = "%s, line %d: not UTF-8; what cannot be read is taken for U+FFFD, here and further on"
+                logger.warning(message, name, number)
             warned = True
             yield line.decode("utf-8", "replace")
 
@@ -192,33 +190,24 @@ def format_rows(rows: Iterable[dict[str, Any]], file_format: str) -> Iterator[st
         return
     rows = iter(rows)
     first = next(rows, None)
-    columns = [] if first is None else list(first)
+    if first is None:
+        yield ""
+        return
     mark, end = ("\ufeff", "\r\n") if file_format == "csv" else ("", "\n")
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter=_DELIMITERS[file_format], lineterminator=end)
-
-    def line(cells: Sequence[Any]) -> str:
-        buffer.seek(0)
-        buffer.truncate()
-        writer.writerow([_cell(value) for value in cells])
-        return buffer.getvalue()
-
-    yield "" if first is None else mark + line(columns)
+    # A writer returns what the file returns that it writes to: here the line itself.
+    writer = csv.writer(SimpleNamespace(write=str), delimiter=_DELIMITERS[file_format], lineterminator=end)
+    yield mark + writer.writerow(map(_cell, first))
     warned = False
-    for row in chain([] if first is None else [first], rows):
-        extra = row.keys() - columns
+    for row in chain([first], rows):
+        extra = row.keys() - first.keys()
         if extra and not warned:
             logger.warning("left out %s, which the first row does not have; jsonl keeps all", sorted(extra))
             warned = True
-        yield line([row.get(column) for column in columns])
+        yield writer.writerow([_cell(row.get(column)) for column in first])
 
 
 def _cell(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) and not _is_number(text) else text
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[-+]?\d+([.,]\d+)?([eE][-+]?\d+)?", text) is not None
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(text) else text
