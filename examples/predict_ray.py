@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import ray
 from transformers import AutoConfig, pipeline
 
-import glocal_xml  # noqa: F401 (registers the models and their pipeline)
+from glocal_xml import ExtremeMultiLabelPipeline
 
 PREDICTIONS = pa.list_(pa.struct([("label", pa.string()), ("score", pa.float64())]))
 
@@ -26,7 +26,9 @@ class Tagger:
     """A worker: holds the model, and is called with one batch of rows after the other."""
 
     def __init__(self, model, device, text_column, **options):
-        self.pipe = pipeline("extreme-multi-label-classification", model=model, device=device)
+        # With its class, which makes the worker import the package: that registers the models.
+        task, kind = "extreme-multi-label-classification", ExtremeMultiLabelPipeline
+        self.pipe = pipeline(task, model=model, device=device, pipeline_class=kind)
         self.text_column, self.options = text_column, options
 
     def __call__(self, table):

@@ -42,8 +42,7 @@ def names_of_package(script):
 @pytest.mark.parametrize("script", [*COPIED, "predict_ray.py"])
 def test_examples_use_public_names_with_docstrings(script):
     found = list(names_of_package(script))
-    # Models that are trained already come through Transformers.
-    assert found or script == "predict_ray.py"
+    assert found
     for module, name in found:
         package = importlib.import_module(module)
         assert hasattr(package, "__path__"), f"{module} is a file of the package: import {name} from its package"
