@@ -24,10 +24,11 @@ def main(argv: list[str]) -> "list[MeasuredPoint]":
         return []
     own, train_argv = parser.parse_known_args(argv)
     # What follows takes seconds, which the help need not.
-    from glocal_xml.analysis.points import encoder_config, measure_point, plan_runs
+    from glocal_xml.analysis.points import measure_point, plan_runs
     from glocal_xml.analysis.summary import write_study
     from glocal_xml.analysis.tables import band_table, precision_table
     from glocal_xml.matplotlib_extra import check_matplotlib
+    from glocal_xml.runs.model import encoder_config
     from glocal_xml.runs.run import quieten, start_logging
     from glocal_xml.training import parse_arguments
 
