@@ -9,8 +9,6 @@ from glocal_xml.interruption import terminated_like_ctrl_c
 from glocal_xml.plain_errors import mendable, one_line
 from glocal_xml.version import __version__
 
-from .flag_names import with_flags
-
 # Arguments of each command and what the overview says of it; `glocal_xml.cli.<name>` is imported when it runs.
 COMMANDS = {
     "train": ("[RECIPE.yaml] [OPTIONS]", "train, evaluate and predict in one run"),
@@ -86,6 +84,8 @@ def main(argv: list[str] | None = None) -> int:
             raise
         if isinstance(reason, BrokenPipeError) and _output_is_closed():
             return 141
+        from .flag_names import with_flags
+
         print(f"glocal-xml: error: {with_flags(one_line(reason), argv)}", file=sys.stderr)
         return 2
     except SystemExit as stop:

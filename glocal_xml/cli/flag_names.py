@@ -18,6 +18,9 @@ def with_flags(message: str, argv: Sequence[str]) -> str:
         message: The message of an error.
         argv: The command line; flags on it are known, too.
     """
+    if "see `glocal-xml " in message:
+        # Of the parser of the command line, where arguments without flags have names, too.
+        return message
     names = {field.name for kind in (DataArguments, ModelArguments, TrainingOptions) for field in fields(kind)}
     names |= {word[2:].split("=")[0] for word in argv if word.startswith("--")}
 

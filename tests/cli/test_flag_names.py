@@ -18,6 +18,10 @@ from glocal_xml.cli.flag_names import with_flags
         ("there is no column 'text_column'", "there is no column 'text_column'"),
         ("fit(max_length=5)", "fit(max_length=5)"),
         ("`global_step` is unknown", "`global_step` is unknown"),
+        (
+            "test_file is missing; see `glocal-xml evaluate --help`",
+            "test_file is missing; see `glocal-xml evaluate --help`",
+        ),
     ],
 )
 def test_arguments_are_called_by_their_flags(message, shown):
