@@ -70,6 +70,7 @@ CONTENDERS = {
         has_budget=True,
         gives_probabilities=True,
     ),
+    # The default, C = 1, is weak on rare labels.
     "logistic-regression": Contender("logistic_regression.py", settings={"C": 10.0}, gives_probabilities=True),
     "auto-model": Contender(
         "auto_model.py", settings={**_ENCODER, "learning_rate": 2e-4}, has_budget=True, gives_probabilities=True
