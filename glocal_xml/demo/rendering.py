@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from glocal_xml.explain.html_page import html_similar, html_templates
+from glocal_xml.explain.html_page import html_templates
 from glocal_xml.explain.printable import printable
 
 
@@ -27,10 +27,5 @@ def shortened(text: str, longest: int) -> str:
 
 
 _TEMPLATES = html_templates(Path(__file__).parent)
-_TEMPLATES.filters |= {
-    "counted": counted,
-    "percent": percent,
-    "shortened": shortened,
-    "similar": lambda explanation: html_similar(explanation, 0),
-}
+_TEMPLATES.filters |= {"counted": counted, "percent": percent, "shortened": shortened}
 PARTS: Any = _TEMPLATES.get_template("parts.html.jinja").module

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -25,16 +24,10 @@ def html_page(explanations: Sequence[Explanation]) -> str:
     return html_templates().get_template("page.html.jinja").render(explanations=explanations)
 
 
-def html_similar(explanation: Explanation, label_row: int) -> str:
-    """The similar training texts that have a label, with the labels of each, as a fragment of HTML."""
-    parts: Any = html_templates().get_template("parts.html.jinja").module
-    return parts.similar(explanation, label_row)
-
-
 @cache
-def html_templates(folder: Path = Path(__file__).parent) -> Environment:
-    """The templates of a folder, which escape what they are given."""
-    loader = FileSystemLoader(folder)
+def html_templates(folder: Path | None = None) -> Environment:
+    """The templates of this folder and of another one, which escape what they are given."""
+    loader = FileSystemLoader(Path(__file__).parent if folder is None else [folder, Path(__file__).parent])
     templates = Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
