@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from glocal_xml.analysis.studies import STUDIES
 
-from .command_parser import CommandParser, boolean, command_parser
+from .command_parser import CommandParser, add_overwrite, command_parser
 
 if TYPE_CHECKING:
     from glocal_xml.analysis.points import MeasuredPoint
@@ -63,13 +63,7 @@ def _parser() -> CommandParser:
         "--keep_models", action="store_true", help="keep the weights of every point, which are deleted once measured"
     )
     # Not the recipe's: one that replaces its own run each time must not delete hours of others.
-    parser.add_argument(
-        "--overwrite_output",
-        type=boolean,
-        nargs="?",
-        const=True,
-        default=False,
-        metavar="true|false",
-        help="train points anew whose settings have changed; counts only on the command line, not in a recipe",
+    add_overwrite(
+        parser, "train points anew whose settings have changed; counts only on the command line, not in a recipe"
     )
     return parser

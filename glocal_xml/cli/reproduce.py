@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from glocal_xml.reproduce.table_recipe import read_table, recipe_names
 
-from .command_parser import CommandParser, boolean, command_parser
+from .command_parser import CommandParser, add_overwrite, command_parser
 
 if TYPE_CHECKING:
     from glocal_xml.reproduce.comparison import ComparedNumber
@@ -72,13 +72,5 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--dry-run", action="store_true", help="only show the commands, and their memory and time on this machine"
     )
-    parser.add_argument(
-        "--overwrite_output",
-        type=boolean,
-        nargs="?",
-        const=True,
-        default=False,
-        metavar="true|false",
-        help="train runs anew whose settings have changed",
-    )
+    add_overwrite(parser, "train runs anew whose settings have changed")
     return parser
