@@ -26,10 +26,11 @@ def dry_run(recipe: TableRecipe, files: dict[str, str], output_dir: str, flags: 
     for name, (settings, arguments) in runs.items():
         lines += ["", f"{name}: {_expected(recipe, arguments)}", command_line(command, settings, flags)]
     if recipe.ensemble:
-        folders = " ".join(shlex.quote(arguments[2].output_dir) for _, arguments in runs.values())
-        test = next(arguments[1].test_file for _, arguments in runs.values())
-        options = f"--test_file {shlex.quote(test)} --output_dir {shlex.quote(f'{output_dir}/{ENSEMBLE}')}"
-        lines += ["", f"{ENSEMBLE}: the mean of all", f"glocal-xml ensemble {folders} {options}"]
+        folders = shlex.join(arguments[2].output_dir for _, arguments in runs.values())
+        names = ("test_file", "label_map", "propensity_a", "propensity_b")
+        options = {name: settings[name] for name in names if name in settings}
+        options["output_dir"] = f"{output_dir}/{ENSEMBLE}"
+        lines += ["", f"{ENSEMBLE}: the mean of all", command_line(f"ensemble {folders}", options, [])]
     return lines
 
 

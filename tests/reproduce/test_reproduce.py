@@ -124,6 +124,7 @@ def test_dry_run_shows_commands_that_do_the_same(in_workplace, monkeypatch, caps
         assert run_settings(*parse_arguments(words[2:])) == run_settings(*arguments)
         assert arguments[2].num_train_epochs == 3
     assert commands[3][1:5] == ["ensemble", *(f"{output}/{name}" for name in ("bert", "roberta", "xlnet"))]
+    assert commands[3][5:7] == ["--test_file", "data/eurlex4k/dev.csv"]
     assert shown.count("GB of memory") == 3 and shown.count("on the CPUs of this machine") == 3
 
 
