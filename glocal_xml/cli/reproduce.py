@@ -35,7 +35,7 @@ def main(argv: list[str]) -> "list[ComparedNumber]":
         folder = own.data_dir or recipe.data.folder
         files = {f"{part}_file": f"{folder}/{part}.jsonl" for part in ("train", "test")}
     if own.dry_run:
-        print("\n".join(dry_run(recipe, files, output_dir, flags)))
+        print("\n".join(dry_run(recipe, files, output_dir, flags, own.members)))
         return []
     rows = reproduce(recipe, files, output_dir, flags=flags, members=own.members, overwrite=own.overwrite_output)
     print(f"\n{recipe.name} on {recipe.data.name}, percent\n{comparison_table(rows)}")
@@ -68,7 +68,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--output_dir", metavar="FOLDER", help="for runs and comparison (default: outputs/reproduce/<recipe>)"
     )
-    parser.add_argument("--members", nargs="+", metavar="NAME", help="train only these runs; no ensemble")
+    parser.add_argument("--members", nargs="+", metavar="NAME", help="only these runs; the ensemble needs all")
     parser.add_argument(
         "--dry-run", action="store_true", help="only show the commands, and their memory and time on this machine"
     )

@@ -18,14 +18,16 @@ from .table_recipe import ENSEMBLE, PublishedData, TableRecipe
 from .table_runs import runs_of_table
 
 
-def dry_run(recipe: TableRecipe, files: dict[str, str], output_dir: str, flags: list[str]) -> list[str]:
+def dry_run(
+    recipe: TableRecipe, files: dict[str, str], output_dir: str, flags: list[str], members: list[str] | None = None
+) -> list[str]:
     """Lines to print: the command that each run equals, with its memory and time, and that of the ensemble."""
-    runs = runs_of_table(recipe, files, output_dir, flags)
+    runs = runs_of_table(recipe, files, output_dir, flags, members)
     lines = [f"{recipe.name}: {recipe.paper}"]
     command = "train" if recipe.study is None else f"analyse {recipe.study}"
     for name, (settings, arguments) in runs.items():
         lines += ["", f"{name}: {_expected(recipe, arguments)}", command_line(command, settings, flags)]
-    if recipe.ensemble:
+    if recipe.ensemble and len(runs) == len(recipe.members):
         folders = shlex.join(arguments[2].output_dir for _, arguments in runs.values())
         names = ("test_file", "label_map", "propensity_a", "propensity_b")
         options = {name: settings[name] for name in names if name in settings}

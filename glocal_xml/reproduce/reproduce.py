@@ -1,7 +1,6 @@
 """A table of a paper again, from files to measured numbers beside published ones."""
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 from glocal_xml.analysis.run_study import run_study
@@ -25,8 +24,8 @@ def reproduce(
     files: dict[str, str],
     output_dir: str,
     *,
-    flags: Sequence[str] = (),
-    members: Sequence[str] | None = None,
+    flags: list[str],
+    members: list[str] | None = None,
     overwrite: bool = False,
 ) -> list[ComparedNumber]:
     """
@@ -40,10 +39,7 @@ def reproduce(
         members: Only these; the ensemble then waits for a call without them.
         overwrite: Whether runs with other settings in the folders of this table are deleted.
     """
-    runs = runs_of_table(recipe, files, output_dir, list(flags))
-    chosen = list(runs) if members is None else list(members)
-    if unknown := [name for name in chosen if name not in runs]:
-        raise ValueError(f"{recipe.name} has no member {unknown[0]!r}; the members are {', '.join(runs)}.")
+    runs = runs_of_table(recipe, files, output_dir, flags, members)
     settings, (_, data_args, args) = next(iter(runs.values()))
     if args.world_size > 1:
         raise ValueError(
@@ -52,20 +48,19 @@ def reproduce(
         )
     quieten(args)
     facts, warnings = check_data(data_args, recipe.data)
-    for line in facts:
-        logger.info(line)
+    logger.info("\n".join(facts))
     for line in warnings:
         logger.warning(line)
     measured: dict[str, Results] = {}
     if recipe.study is not None:
-        command = command_line(f"analyse {recipe.study}", settings, list(flags))
+        command = command_line(f"analyse {recipe.study}", settings, flags)
         points = run_study(recipe.study, runs[recipe.study][1], command=command, overwrite=overwrite)
         measured = {each.point.name: each.results["test"] for each in points}
     else:
-        for number, name in enumerate(chosen, start=1):
-            logger.info("run %d of %d: %s", number, len(chosen), name)
-            measured[name] = train_member(runs[name][1], overwrite=overwrite)
-        if recipe.ensemble and len(chosen) == len(runs):
+        for number, (name, (_, arguments)) in enumerate(runs.items(), start=1):
+            logger.info("run %d of %d: %s", number, len(runs), name)
+            measured[name] = train_member(arguments, overwrite=overwrite)
+        if recipe.ensemble and len(runs) == len(recipe.members):
             joined = [arguments for _, arguments in runs.values()]
             measured[ENSEMBLE] = join_members(joined, output_dir, overwrite=overwrite)
     rows = compare(recipe, measured)

@@ -22,7 +22,7 @@ Results = dict[str, dict[str, float]]
 
 
 def runs_of_table(
-    recipe: TableRecipe, files: dict[str, str], output_dir: str, flags: list[str]
+    recipe: TableRecipe, files: dict[str, str], output_dir: str, flags: list[str], members: list[str] | None = None
 ) -> dict[str, tuple[dict[str, Any], Arguments]]:
     """
     Settings and arguments of every run by its name; a study is one.
@@ -32,9 +32,13 @@ def runs_of_table(
         files: Training and test texts, as the arguments of a run name them.
         output_dir: Folder with a folder for each run.
         flags: Flags of `glocal-xml train` that override the recipe in all runs.
+        members: Only these; all by default.
     """
+    known = list(recipe.members) or [recipe.study]
+    if unknown := [name for name in members or [] if name not in known]:
+        raise ValueError(f"{recipe.name} has no member {unknown[0]!r}; the members are {', '.join(known)}.")
     runs = {}
-    for name in recipe.members or [recipe.study]:
+    for name in members or known:
         folder = output_dir if recipe.study else str(Path(output_dir, name))
         settings = recipe.settings(name) | files | {"output_dir": folder}
         runs[name] = settings, recipe_arguments(settings, flags, source=f"{recipe.name}, {name}")
