@@ -1,6 +1,7 @@
 """A table of a paper again, from files to measured numbers beside published ones."""
 
 import logging
+import shlex
 from pathlib import Path
 
 from glocal_xml.analysis.run_study import run_study
@@ -49,6 +50,8 @@ def reproduce(
     quieten(args)
     facts, warnings = check_data(data_args, recipe.data)
     logger.info("\n".join(facts))
+    if flags:
+        warnings.append(f"not the settings of the recipe: {shlex.join(flags)}")
     for line in warnings:
         logger.warning(line)
     measured: dict[str, Results] = {}

@@ -49,6 +49,7 @@ def test_every_table_is_reproduced(name, workplaces, monkeypatch, capsys):
         line = r"\| " + r" +\| ".join(map(re.escape, row.cells())) + r" *\|"
         assert re.search(line, page) and re.search(line, shown)
     assert f"{recipe.data.train_texts:,} in the paper" in page and page.count("sha256") >= 2
+    assert f"- not the settings of the recipe: {' '.join(QUICK)}\n" in page
 
 
 @pytest.mark.parametrize("name", recipe_names())
