@@ -83,7 +83,8 @@ compatibility: $(VENV)/.installed  ## Write docs/compatibility.md from the tests
 docs: $(VENV)/.docs-installed  ## Build the documentation as a site in build/site; broken links are errors
 	rm -rf build/docs build/site
 	mkdir -p build/docs
-	git ls-files -z --cached --others --exclude-standard '*.md' benchmarks docs examples 'tests/*.py' \
+	git ls-files -z --cached --others --exclude-standard '*.md' benchmarks docs examples glocal_xml/reproduce/recipes \
+		'tests/*.py' \
 		| xargs -0 cp --parents --target-directory build/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
@@ -99,7 +100,8 @@ wheel: $(VENV)/.installed  ## Build a wheel, install it in an empty environment 
 	build/wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	cd build/wheel && bin/glocal-xml --help && bin/glocal-xml --version
 	cd build/wheel && bin/python -c "import glocal_xml; print(glocal_xml.__file__)"
-	# Its template is a file of the package that is no code.
+	# Recipes and template are files of the package that are no code.
+	cd build/wheel && bin/glocal-xml reproduce --help | grep glocal_xml/wiki500k
 	cd build/wheel && bin/glocal-xml card ../../examples/recipes/debtags/glocal_xml.results.json | head -3
 
 bench: $(VENV)/.installed  ## Measure heads, training step, prediction, label clusters and label trees, in minutes

@@ -1,5 +1,6 @@
 """Tiny encoders, a tokenizer and data, all made in code: no test needs a network."""
 
+import gc
 import json
 import os
 
@@ -9,7 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import hypothesis
 import pytest
 import torch
-from tiny_encoders import ENCODER_CONFIGS, SPECIAL, WORDS
+from tiny_encoders import ENCODER_CONFIGS, SPECIAL, WORDS, papers_encoder
 from transformers import AutoModel, BertTokenizerFast
 
 # How long an example takes depends on what else the machine does.
@@ -17,6 +18,12 @@ hypothesis.settings.register_profile("project", deadline=None)
 hypothesis.settings.load_profile("project")
 # Tiny models gain nothing from more threads, and lose much where cores are shared.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def collect_no_modules():
+    """A run collects garbage when it ends, which takes seconds over all that was imported by now."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +53,21 @@ def encoder_folder(tokenizer, tmp_path_factory):
     AutoModel.from_config(ENCODER_CONFIGS["bert"]()).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def papers_encoders(tokenizer, tmp_path_factory):
+    """A folder with tiny random encoders under the names that the papers' recipes have for theirs."""
+
+    def write(layers: int):
+        folder = tmp_path_factory.mktemp(f"encoders-{layers}")
+        for name in ("bert-base-uncased", "roberta-base", "xlnet-base-cased"):
+            torch.manual_seed(0)
+            AutoModel.from_config(papers_encoder(name, layers)).save_pretrained(folder / name)
+            tokenizer.save_pretrained(folder / name)
+        return folder
+
+    return write
 
 
 @pytest.fixture(scope="session")

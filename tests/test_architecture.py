@@ -25,8 +25,11 @@ ALLOWED = {
         *("metrics", "modeling", "plain_errors", "pretrained", "trained_model", "training"),
     },
     "ensembles": {"data", "hub", "metrics", "modeling", "runs", "trained_model", "training"},
-    "analysis": {"atomic_file", "data", "hub", "modeling", "runs", "training"},
+    "analysis": {"atomic_file", "data", "hub", "matplotlib_extra", "modeling", "runs", "training"},
     "estimate": {"arguments", "data", "modeling", "runs", "trained_model", "training"},
+    "reproduce": {
+        *("analysis", "atomic_file", "data", "ensembles", "estimate", "hub", "plain_errors", "runs", "training"),
+    },
     "labels": {"data", "experts", "modeling"},
     "export": {"modeling"},
     "atomic_file": set(),
@@ -46,7 +49,7 @@ ALLOWED = {
         *("analysis", "arguments", "estimate"),
         *("atomic_file", "calibration", "data", "demo", "ensembles", "experts", "explain", "export", "hub"),
         *("interruption", "labels", "matplotlib_extra", "metrics", "modeling", "runs", "several_processes"),
-        *("plain_errors", "tagged_rows", "trained_model", "training", "version"),
+        *("plain_errors", "reproduce", "tagged_rows", "trained_model", "training", "version"),
     },
     "__init__": {"data", "explain", "loading", "metrics", "modeling", "pretrained", "runs", "version"},
 }

@@ -74,6 +74,16 @@ _CONFIGS = {
 }
 
 
+def papers_encoder(name, layers):
+    """The configuration of a tiny encoder in the place of one of the papers', with as many positions."""
+    config = ENCODER_CONFIGS[name.split("-")[0]]()
+    config.num_hidden_layers = layers
+    # XLNet has no limit.
+    if config.model_type != "xlnet":
+        config.max_position_embeddings = 514
+    return config
+
+
 # Each a function, since a model keeps the configuration object it was built from.
 ENCODER_CONFIGS = {name: lambda make=make: without_dropout(make()) for name, make in _CONFIGS.items()}
 # Those with three layers that can all be read.

@@ -1,7 +1,6 @@
 """Points of a study as ordinary training runs, each in a folder named by what differs from the recipe."""
 
 import copy
-import gc
 import json
 import logging
 import shutil
@@ -18,14 +17,12 @@ from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import XMTCCollator, tokenize
 from glocal_xml.hub.run_files import CARD_FILE, RESULTS_FILE, holds_card
 from glocal_xml.modeling import FAMILIES
-from glocal_xml.runs import run
 from glocal_xml.runs.model import config_class, late_loss, recipe_config
 from glocal_xml.runs.prepare import load_texts, trained_label_space
-from glocal_xml.runs.run_folder import clear_run_folder, holds_run
-from glocal_xml.training import DataArguments, ModelArguments, XMTCTrainingArguments
+from glocal_xml.runs.run_once import Arguments, claim_folder, read_json, train_or_resume
+from glocal_xml.training import ModelArguments
 from glocal_xml.training.parameter_groups import deciding_patterns
 from glocal_xml.training.run_facts import run_settings
-from glocal_xml.training.whole_checkpoints import last_good_checkpoint
 
 from .divergences import branch_divergences
 from .studies import Point
@@ -33,13 +30,10 @@ from .studies import Point
 logger = logging.getLogger(__name__)
 
 DIVERGENCES_FILE = "divergences.json"
-_SETTINGS_FILE = "point.json"
 # What tables and figures need, whatever else the recipe asks for.
 _RANKS = (1, 3, 5)
 # Enough for any partition; names and shapes of the other parameters do not depend on it.
 _TRIAL_LABELS = 1000
-
-Arguments = tuple[ModelArguments, DataArguments, XMTCTrainingArguments]
 
 
 @dataclass(frozen=True)
@@ -134,26 +128,13 @@ def measure_point(point: Point, arguments: Arguments, *, overwrite: bool, keep_m
     """
     args = arguments[2]
     folder = Path(args.output_dir)
-    # What decides the results of a run, as it reads back from JSON.
-    settings = json.loads(json.dumps(run_settings(*arguments), default=str))
-    known = _read(folder / _SETTINGS_FILE)
-    if known != settings and holds_run(folder):
-        if not overwrite:
-            raise ValueError(
-                f"{folder} holds a run with other settings ({_difference(known, settings)}): delete it by "
-                "`--overwrite_output true`, or choose another `--output_dir`."
-            )
-        logger.info("deletes %s, a run with other settings (%s)", folder, _difference(known, settings))
-        clear_run_folder(folder)
-        (folder / DIVERGENCES_FILE).unlink(missing_ok=True)
-    results, divergences = _read(folder / RESULTS_FILE), _read(folder / DIVERGENCES_FILE)
+    claim_folder(folder, run_settings(*arguments), overwrite=overwrite, further_files=[DIVERGENCES_FILE])
+    results, divergences = read_json(folder / RESULTS_FILE), read_json(folder / DIVERGENCES_FILE)
     if results is not None and divergences is not None:
         logger.info("done before: %s", folder)
         return MeasuredPoint(point, args.seed, folder, results, divergences)
     if results is None or not (folder / "model.safetensors").is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / _SETTINGS_FILE, json.dumps(settings, indent=2) + "\n")
-        results = _train(arguments, folder)
+        results = train_or_resume(arguments)
     if "test" not in results:
         raise ValueError(f"The run {folder} judged no test texts: pass `--test_file`, or a dataset with a test part.")
     if any(f"precision@{k}" not in metrics for metrics in results["test"].values() for k in _RANKS):
@@ -170,22 +151,6 @@ def measure_point(point: Point, arguments: Arguments, *, overwrite: bool, keep_m
     return MeasuredPoint(point, args.seed, folder, results, divergences)
 
 
-def _train(arguments: Arguments, folder: Path) -> dict[str, Any]:
-    arguments[2].overwrite_output = True
-    arguments[2].resume_from_checkpoint = checkpoint = last_good_checkpoint(folder)
-    if checkpoint is not None:
-        logger.info("resuming from %s", checkpoint)
-    try:
-        run(*arguments)
-    except SystemExit:
-        logger.warning("Run the same `analyse` command again to resume.")
-        raise
-    # Optimiser and activations of one point must not stay beside the next.
-    gc.collect()
-    # What later calls will read, not what was in memory.
-    return _read(folder / RESULTS_FILE)
-
-
 def _measure(arguments: Arguments, folder: Path) -> dict[str, Any]:
     _, data_args, args = arguments
     label_space = trained_label_space(str(folder))
@@ -197,17 +162,3 @@ def _measure(arguments: Arguments, folder: Path) -> dict[str, Any]:
     batches = DataLoader(tokens, batch_size=args.per_device_eval_batch_size, collate_fn=XMTCCollator(tokenizer))
     model = AutoModel.from_pretrained(folder, dtype=torch.float32).to(args.device)
     return {"train_texts": label_space.num_texts, **branch_divergences(model, batches)}
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-
-
-def _difference(known: dict[str, Any] | None, settings: dict[str, Any]) -> str:
-    if known is None:
-        return "it was not made by `analyse`"
-    flat = [{**given["model"], **given["data"], **given["training"]} for given in (known, settings)]
-    return ", ".join(name for name in flat[1] if flat[0].get(name) != flat[1][name])

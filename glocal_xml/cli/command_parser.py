@@ -124,6 +124,13 @@ def add_texts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", default="-", help="file to write, whole or not at all; standard output by default")
 
 
+def add_overwrite(parser: argparse.ArgumentParser, what: str) -> None:
+    """Adds the flag that allows a command to delete runs with other settings."""
+    parser.add_argument(
+        "--overwrite_output", type=boolean, nargs="?", const=True, default=False, metavar="true|false", help=what
+    )
+
+
 def check_one_source(args: argparse.Namespace) -> None:
     """Refuses a text beside a file of texts."""
     if args.text is not None and args.file is not None:

@@ -24,6 +24,7 @@ COMMANDS = {
     "publish": ("RUN USER/NAME [OPTIONS]", "a trained model on the Hub, with its card"),
     "demo": ("MODEL [OPTIONS]", "a page to try a model on texts and files"),
     "card": ("RUN [--output FILE]", "model card of a trained run"),
+    "reproduce": ("RECIPE [OPTIONS]", "tables of the papers, measured beside published"),
     "analyse": ("STUDY [RECIPE.yaml] [OPTIONS]", "figures and tables of the papers"),
 }
 EXAMPLES = """examples:
@@ -44,6 +45,7 @@ EXAMPLES = """examples:
   glocal-xml memory outputs/tags --add corrected.jsonl --output_dir outputs/tags-2
   glocal-xml export outputs/tags --output_dir outputs/tags-program
   glocal-xml card outputs/tags
+  glocal-xml reproduce glocal_xml/eurlex4k --data_dir data/eurlex4k
   glocal-xml analyse layers examples/recipes/debtags/glocal_xml_part.yaml --output_dir outputs/analysis
 """
 EXIT_CODES = """exit codes:

@@ -52,11 +52,8 @@ def read_workload(
     own: argparse.Namespace, model_args: "ModelArguments", data_args: "DataArguments", seed: int
 ) -> "Workload":
     """The workload of the training file, or the one that numbers describe."""
-    import numpy as np
-
-    from glocal_xml.estimate import Workload
     from glocal_xml.estimate.planned_model import check_encoder
-    from glocal_xml.estimate.workload import measured_workload
+    from glocal_xml.estimate.workload import described_workload, measured_workload
     from glocal_xml.runs.prepare import check_arguments, load_texts, load_tokenizer, trained_label_space
 
     has_data = data_args.train_file is not None or data_args.dataset_name is not None
@@ -70,17 +67,15 @@ def read_workload(
         texts, label_space = load_texts(data_args, known, seed)
         return measured_workload(texts, label_space, load_tokenizer(model_args, data_args.max_length, texts))
     tokenizer = load_tokenizer(model_args, data_args.max_length, {})
-    return Workload(
-        num_labels=own.num_labels,
-        num_texts=own.num_texts,
-        lengths=np.array([tokenizer.model_max_length]),
-        labels_per_text=own.labels_per_text,
-        token_types="token_type_ids" in tokenizer.model_input_names,
+    return described_workload(
+        tokenizer, num_labels=own.num_labels, num_texts=own.num_texts, labels_per_text=own.labels_per_text
     )
 
 
 def rendered(estimate: "Estimate", plan: "Plan", limit: int, found: "list[Proposal]") -> list[str]:
     """The estimate as lines of text."""
+    from glocal_xml.estimate import in_words
+
     workload, peak, flops = plan.workload, estimate.memory_bytes["peak"], estimate.step_flops
     parameters = {**estimate.parameters, "all": sum(estimate.parameters.values())}
     tables = {
@@ -100,10 +95,9 @@ def rendered(estimate: "Estimate", plan: "Plan", limit: int, found: "list[Propos
         lines.append(
             f"An epoch updates about {estimate.rows_in_play_in_an_epoch:.0%} of the rows of the label tables."
         )
-    seconds = estimate.run_seconds
-    units = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
-    unit, size = next((unit for unit in units if seconds >= 2 * unit[1]), units[-1])
-    lines.append(f"{estimate.steps:,} steps and the evaluations: about {seconds / size:.1f} {unit} on this machine")
+    lines.append(
+        f"{estimate.steps:,} steps and the evaluations: about {in_words(estimate.run_seconds)} on this machine"
+    )
     if peak <= limit:
         return [*lines, f"It fits: {peak / _GB:.1f} of {limit / _GB:.1f} GB."]
     lines.append(f"It does not fit: {peak / _GB:.1f} GB are needed, there are {limit / _GB:.1f}.")

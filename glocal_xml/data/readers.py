@@ -24,7 +24,7 @@ from .text_files import (
 
 FILE_FORMATS = ("jsonl", "csv", "tsv", "text_pair", "aplc_csv", "xc_json", "pecos", "pecos_npz", "sparse")
 
-__all__ = ["FILE_FORMATS", "BadRow", "BadRows", "detect_format", "read_label_strings", "read_rows"]
+__all__ = ["FILE_FORMATS", "BadRow", "BadRows", "detect_format", "files_of_texts", "read_label_strings", "read_rows"]
 
 
 def read_rows(
@@ -210,6 +210,17 @@ def _labels_file(path: Path, labels_path: str | os.PathLike | None, allow_no_lab
     if not candidates:
         raise ValueError(f"{path.name!r} does not contain 'texts'; pass the file with its labels as labels_path")
     raise FileNotFoundError(f"{candidates[0]} with the labels of {path} does not exist; pass it as labels_path")
+
+
+def files_of_texts(path: str | os.PathLike, file_format: str) -> list[Path]:
+    """A file of texts, and the one with their labels where that is another one."""
+    path = check_file(path)
+    apart = None
+    if file_format == "text_pair":
+        apart = _labels_file(path, None, allow_no_labels=True)
+    elif file_format == "pecos_npz":
+        apart = matrix_file(path)
+    return [path] if apart is None else [path, apart]
 
 
 def detect_format(path: str | os.PathLike, *, text_column: str = "text", labels_column: str = "labels") -> str:

@@ -1,7 +1,7 @@
 """Memory and time of a run before it starts."""
 
-from .estimate import Estimate, estimate_run
+from .estimate import Estimate, estimate_run, in_words
 from .planned_model import planned_config
 from .workload import Workload
 
-__all__ = ["Estimate", "Workload", "estimate_run", "planned_config"]
+__all__ = ["Estimate", "Workload", "estimate_run", "in_words", "planned_config"]

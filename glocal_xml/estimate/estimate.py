@@ -93,6 +93,13 @@ def estimate_run(config: XMTCConfig, workload: Workload, args: XMTCTrainingArgum
     )
 
 
+def in_words(seconds: float) -> str:
+    """Seconds as a number of days, hours, minutes or seconds: `3.4 hours`."""
+    units = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
+    unit, size = next((unit for unit in units if seconds >= 2 * unit[1]), units[-1])
+    return f"{seconds / size:.1f} {unit}"
+
+
 def step_memory(
     model: XMTCPreTrainedModel, workload: Workload, args: XMTCTrainingArguments, process: int
 ) -> dict[str, int]:

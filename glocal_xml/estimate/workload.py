@@ -100,3 +100,22 @@ def measured_workload(texts: dict[str, Any], label_space: LabelSpace, tokenizer:
         num_evaluated=tuple(len(texts[part]) if part in texts else 0 for part in ("validation", "test")),
         token_types="token_type_ids" in tokens,
     )
+
+
+def described_workload(
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    num_labels: int,
+    num_texts: int,
+    labels_per_text: float,
+    num_test_texts: int = 0,
+) -> Workload:
+    """The workload of texts that are not at hand, all of them as long as the tokenizer allows."""
+    return Workload(
+        num_labels=num_labels,
+        num_texts=num_texts,
+        lengths=np.array([tokenizer.model_max_length]),
+        labels_per_text=labels_per_text,
+        num_evaluated=(0, num_test_texts),
+        token_types="token_type_ids" in tokenizer.model_input_names,
+    )

@@ -38,6 +38,25 @@ def parse_arguments(
         argv: The recipe and the flags.
         prog: What help and errors call the command; the name of the script by default.
     """
+    source, recipe = None, {}
+    if argv and argv[0].endswith((".yaml", ".yml")):
+        source, *argv = argv
+        recipe = read_recipe(source)
+    return recipe_arguments(recipe, argv, source=source, prog=prog)
+
+
+def recipe_arguments(
+    recipe: dict[str, Any], argv: list[str], *, source: str | None, prog: str | None = None
+) -> tuple[ModelArguments, DataArguments, XMTCTrainingArguments]:
+    """
+    The arguments of a recipe that was read, with flags that override it.
+
+    Args:
+        recipe: A flat mapping from argument names to values.
+        argv: The flags.
+        source: What errors call the recipe.
+        prog: What help and errors call the command; the name of the script by default.
+    """
     parser = _RunParser(
         (ModelArguments, DataArguments, XMTCTrainingArguments),
         prog=prog,
@@ -46,13 +65,9 @@ def parse_arguments(
         allow_abbrev=False,
     )
     known = [item.name for kind in parser.dataclass_types for item in fields(kind) if item.init]
-    if argv and argv[0].endswith((".yaml", ".yml")):
-        recipe = read_recipe(argv[0])
-        unknown = sorted(set(recipe) - set(known))
-        if unknown:
-            raise ValueError(f"{argv[0]}: unknown names {', '.join(unknown)}{_meant(unknown[0], known)}")
-        parser.set_defaults(**_with_types(argv[0], recipe, parser.dataclass_types))
-        argv = argv[1:]
+    if wrong := sorted(set(recipe) - set(known)):
+        raise ValueError(f"{source}: unknown names {', '.join(wrong)}{_meant(wrong[0], known)}")
+    parser.set_defaults(**_with_types(source, recipe, parser.dataclass_types))
     *arguments, unknown = parser.parse_args_into_dataclasses(
         argv, look_for_args_file=False, return_remaining_strings=True
     )
@@ -87,7 +102,7 @@ def read_recipe(path: str) -> dict[str, Any]:
     return {name: _with_exponents(value) for name, value in recipe.items()}
 
 
-def _with_types(path: str, recipe: dict[str, Any], kinds: Iterable[type]) -> dict[str, Any]:
+def _with_types(source: str | None, recipe: dict[str, Any], kinds: Iterable[type]) -> dict[str, Any]:
     """The recipe with single values as lists where lists belong; other values of a wrong kind are refused."""
     hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
     typed = {}
@@ -95,9 +110,9 @@ def _with_types(path: str, recipe: dict[str, Any], kinds: Iterable[type]) -> dic
         choices = get_args(hints[name]) if get_origin(hints[name]) in (Union, UnionType) else (hints[name],)
         allowed = {get_origin(choice) or choice for choice in choices} - {NoneType}
         if isinstance(value, list | dict) and type(value) not in allowed:
-            raise ValueError(f"{path}: `{name}` takes one value, got {value!r}.")
+            raise ValueError(f"{source}: `{name}` takes one value, got {value!r}.")
         if value is not None and not isinstance(value, str) and allowed == {str}:
-            raise ValueError(f"{path}: `{name}` must be a text, got {value!r}: put it in quotes.")
+            raise ValueError(f"{source}: `{name}` must be a text, got {value!r}: put it in quotes.")
         typed[name] = [value] if allowed == {list} and not isinstance(value, list | None) else value
     return typed
 

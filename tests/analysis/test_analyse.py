@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from glocal_xml.analysis import points as analysis_points
 from glocal_xml.cli import main as command
 from glocal_xml.cli.analyse import main
+from glocal_xml.runs import run_once
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def no_training(monkeypatch):
     def refuse(*arguments):
         pytest.fail("a point that was done is trained again")
 
-    monkeypatch.setattr(analysis_points, "run", refuse)
+    monkeypatch.setattr(run_once, "run", refuse)
 
 
 def read_csv(path):
@@ -136,7 +136,7 @@ def test_an_interrupted_point_goes_on_where_it_stopped(flags, tmp_path, monkeypa
     # Trained, and stopped before it was measured.
     (folder / "divergences.json").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(analysis_points, "run", lambda *arguments: pytest.fail("trained again"))
+        patch.setattr(run_once, "run", lambda *arguments: pytest.fail("trained again"))
         assert main(argv) == [whole]
     # Stopped in the second epoch, while it wrote a checkpoint.
     for name in ("results.json", "divergences.json", "model.safetensors", "checkpoint-8/trainer_state.json"):

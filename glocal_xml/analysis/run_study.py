@@ -1,0 +1,90 @@
+"""A study of a recipe, from training every point to figures and tables."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from glocal_xml.matplotlib_extra import check_matplotlib
+from glocal_xml.runs.model import encoder_config
+from glocal_xml.runs.run_once import Arguments
+from glocal_xml.training import DataArguments
+
+from .points import MeasuredPoint, measure_point, plan_runs
+from .studies import Point, find_study, study_points
+from .summary import write_study
+from .tables import band_table, precision_table
+
+logger = logging.getLogger(__name__)
+
+
+def plan_study(
+    name: str, arguments: Arguments, *, layers: Sequence[int] | None = None, seeds: Sequence[int] | None = None
+) -> list[tuple[Point, Arguments]]:
+    """
+    The points of a study and the arguments of their runs; whatever can be refused is refused here.
+
+    Args:
+        name: Name of the study, of the family that the arguments name.
+        arguments: Those of the recipe that it is about.
+        layers: The layers of a sweep; all by default.
+        seeds: Train every point with each of these; that of the arguments by default.
+    """
+    study = find_study(name, arguments[0].model_type)
+    _check(arguments)
+    depth = encoder_config(arguments[0]).num_hidden_layers
+    return plan_runs(arguments, study_points(study, depth, layers), seeds)
+
+
+def run_study(
+    name: str,
+    arguments: Arguments,
+    *,
+    command: str,
+    layers: Sequence[int] | None = None,
+    seeds: Sequence[int] | None = None,
+    overwrite: bool = False,
+    keep_models: bool = False,
+) -> list[MeasuredPoint]:
+    """
+    Trains and measures every point as far as that was not done before, and writes figures and tables.
+
+    Args:
+        name, arguments, layers, seeds: As in [`plan_study`].
+        command: What the summary says it was made by.
+        overwrite: Whether runs with other settings in the folders of points are deleted.
+        keep_models: Whether the weights of points stay once they are measured.
+    """
+    planned = plan_study(name, arguments, layers=layers, seeds=seeds)
+    check_matplotlib()
+    points = []
+    for number, (point, own) in enumerate(planned, start=1):
+        logger.info("point %d of %d: %s, seed %d", number, len(planned), point.name, own[2].seed)
+        points.append(measure_point(point, own, overwrite=overwrite, keep_model=keep_models))
+    model_args, data_args, args = arguments
+    study, folder = find_study(name, model_args.model_type), Path(args.output_dir, name)
+    write_study(folder, study, points, command, _data_name(data_args))
+    logger.info("%s\n\n%s\n\n%s", study.reproduces, precision_table(points), band_table(points))
+    logger.info("figures and tables: %s", folder)
+    return points
+
+
+def _check(arguments: Arguments) -> None:
+    model_args, data_args, args = arguments
+    if model_args.encoder is None:
+        raise ValueError("A study trains its models: pass a recipe with an `encoder`, not a trained `model`.")
+    if data_args.dataset_name is None and (data_args.train_file is None or data_args.test_file is None):
+        raise ValueError("A study needs texts to train on and to judge by: pass `--train_file` and `--test_file`.")
+    if args.world_size > 1:
+        raise ValueError(
+            f"A study runs in one process, this is one of {args.world_size}: start it by `glocal-xml analyse`."
+        )
+    if args.resume_from_checkpoint not in (None, "last"):
+        raise ValueError("A study resumes by itself: leave out `--resume_from_checkpoint`.")
+
+
+def _data_name(data_args: DataArguments) -> str:
+    """What to call the data: the dataset, or the folder of the training file."""
+    if data_args.dataset_name is not None:
+        return data_args.dataset_name
+    path = Path(data_args.train_file)
+    return path.parent.name or path.name.split(".")[0]
