@@ -13,7 +13,7 @@ NUMERIC_TESTS := tests/modeling/test_attention_heads.py tests/modeling/test_line
 	tests/modeling/test_label_scores.py tests/modeling/test_old_checkpoints.py tests/modeling/test_pipeline_xmtc.py \
 	tests/demo/test_page.py tests/explain/test_contributions.py
 
-.PHONY: bench compatibility coverage demo docs fuzz help load quality style test test-lowest test-newest test-plain-kernels \
+.PHONY: audit bench compatibility coverage demo docs fuzz fuzz-guided help load quality style test test-lowest test-newest test-plain-kernels \
 	test-slow torture wheel
 
 # The stamp is newer than what it was made from, so an environment is built once and again when dependencies change.
@@ -43,6 +43,14 @@ torture: $(VENV)/.installed  ## Kill, starve and damage training runs; 60 kills,
 
 fuzz: $(VENV)/.installed  ## Give every reader, command and loader 200,000 hostile inputs
 	$(BIN)/python -W ignore reliability/fuzz.py
+
+fuzz-guided: $(VENV)/.installed  ## The same readers of files with inputs that follow coverage (atheris)
+	$(BIN)/python -m pip install --quiet atheris
+	$(BIN)/python -W ignore reliability/fuzz_guided.py
+
+audit: $(VENV)/.installed  ## Look up known vulnerabilities of all dependencies; needs the network
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/python -m pip_audit --local --skip-editable
 
 load: $(VENV)/.installed  ## 32 clients on the page for 5 minutes
 	$(BIN)/python reliability/load.py --figure docs/images/load.png

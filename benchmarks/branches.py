@@ -4,7 +4,7 @@ Do both branches of GlocalXML together beat the global one alone? Several seeds 
     python benchmarks/branches.py --data debtags eurlex57k --seeds 0 1 2 --json benchmarks/results/branches.json
 
 Each seed trains one model on a part of its own of the training texts and judges the branches of that model on the same
-2,000 texts that it was not trained on. Settings were chosen on other training texts (docs/results.md). debtags is in
+2,000 texts that it was not trained on. Settings were chosen on other training texts (docs/experiments.md). debtags is in
 this repository; EURLEX57K is read from `--eurlex57k`, a folder with train.jsonl.gz and dev.jsonl.gz.
 """
 

@@ -15,10 +15,9 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
+from transformers import AutoConfig, pipeline
 
-from glocal_xml.atomic_file import open_atomically
-from glocal_xml.tagged_rows import tagged_rows
-from glocal_xml.trained_model import open_pipeline, trained_config
+from glocal_xml import ExtremeMultiLabelPipeline
 
 PREDICTIONS = pa.list_(pa.struct([("label", pa.string()), ("score", pa.float64())]))
 
@@ -26,13 +25,18 @@ PREDICTIONS = pa.list_(pa.struct([("label", pa.string()), ("score", pa.float64()
 class Tagger:
     """A worker: holds the model, and is called with one batch of rows after the other."""
 
-    def __init__(self, model, device, text_column, batch_size, **options):
-        self.pipe = open_pipeline(model, device=device)
-        self.text_column, self.batch_size, self.options = text_column, batch_size, options
+    def __init__(self, model, device, text_column, **options):
+        # With its class, which makes the worker import the package: that registers the models.
+        task, kind = "extreme-multi-label-classification", ExtremeMultiLabelPipeline
+        self.pipe = pipeline(task, model=model, device=device, pipeline_class=kind)
+        self.text_column, self.options = text_column, options
 
     def __call__(self, table):
-        tagged = tagged_rows(self.pipe, table.to_pylist(), self.text_column, self.batch_size, **self.options)
-        return table.append_column("predictions", pa.array([row["predictions"] for row in tagged], PREDICTIONS))
+        texts = table[self.text_column].to_pylist()
+        # Texts of similar length share a batch, so that little is padded.
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        found = dict(zip(order, self.pipe([texts[i] for i in order], **self.options), strict=True))
+        return table.append_column("predictions", pa.array([found[i] for i in range(len(texts))], PREDICTIONS))
 
 
 def main(argv):
@@ -50,7 +54,7 @@ def main(argv):
     if os.path.exists(args.output):
         raise ValueError(f"{args.output} is there already; name a new file")
     # Ray would start workers that cannot load it again and again.
-    trained_config(args.model)
+    AutoConfig.from_pretrained(args.model)
 
     if "RAY_ADDRESS" not in os.environ:
         # Here, with a place for reading and writing beside the workers.
@@ -80,9 +84,11 @@ def main(argv):
     )
     # Written here, since writers of Ray Data shuffle the rows of a file.
     schema = rows.schema().base_schema.append(pa.field("predictions", PREDICTIONS))
-    with open_atomically(args.output) as file, pq.ParquetWriter(file, schema) as writer:
+    with pq.ParquetWriter(f"{args.output}.part", schema) as writer:
         for table in tagged.iter_batches(batch_size=None, batch_format="pyarrow"):
             writer.write_table(table)
+    # The file is there when it is whole.
+    os.replace(f"{args.output}.part", args.output)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def full_disk(torture: "Torture", name: str) -> None:
     kilobytes = torture.chance.randint(8, room)
     with small_disk(disk, kilobytes):
         ended = torture.workshop.run(KINDS[name], disk / "run")
-        case = f"{name}, {kilobytes} of {room} kB"
+        case = f"{name}, {kilobytes} of {room} kB: exit codes {ended.codes}"
         if any(ended.codes):
             torture.note("the disk is full: one line", ended.refused, case, ended.log)
             change_disk(disk, "size=64m")

@@ -51,7 +51,10 @@ class Torture:
         self.held[promise] += held
         if not held:
             self.failures.append((promise, case, log))
-            print(f"NOT HELD: {promise}\n  {case}\n" + "".join(f"  | {line}\n" for line in log.splitlines()[-15:]))
+            print(
+                f"NOT HELD: {promise}\n  {case}\n"
+                + "".join(f"  | {line}\n" for line in log.splitlines()[-60:] if line.strip())
+            )
 
     def kill(self, name: str, moment: str) -> None:
         """Kills a run, perhaps again while it resumes, and lets it end."""
@@ -88,7 +91,8 @@ class Torture:
         stopped = self.workshop.run(KINDS[name], output, disturb=after_mark(*mark, 0, kind, self.chance))
         says_how = 130 in stopped.codes and "Traceback" not in stopped.log
         if any(stopped.codes):
-            self.note(f"{kind.name}: exit code 130, no traceback", says_how, f"{name} at {mark}", stopped.log)
+            case = f"{name} at {mark}: exit codes {stopped.codes}"
+            self.note(f"{kind.name}: exit code 130, no traceback", says_how, case, stopped.log)
         self.finish(f"{kind.name}: resumes", name, output, f"at {mark}")
 
     def finish(self, promise: str, name: str, output: Path, case: str) -> None:

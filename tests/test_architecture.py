@@ -25,8 +25,8 @@ ALLOWED = {
         *("metrics", "modeling", "plain_errors", "pretrained", "trained_model", "training"),
     },
     "ensembles": {"data", "hub", "metrics", "modeling", "runs", "trained_model", "training"},
-    "analysis": {"atomic_file", "data", "hub", "loading", "matplotlib_extra", "modeling", "runs", "training"},
-    "estimate": {"arguments", "data", "loading", "modeling", "runs", "trained_model", "training"},
+    "analysis": {"atomic_file", "data", "hub", "matplotlib_extra", "modeling", "runs", "training"},
+    "estimate": {"arguments", "data", "modeling", "runs", "trained_model", "training"},
     "reproduce": {
         *("analysis", "atomic_file", "data", "ensembles", "estimate", "hub", "plain_errors", "runs", "training"),
     },

@@ -3,26 +3,25 @@
 import copy
 import json
 import logging
-import re
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import XMTCCollator, tokenize
 from glocal_xml.hub.run_files import CARD_FILE, RESULTS_FILE, holds_card
-from glocal_xml.loading.start_model import make_config
-from glocal_xml.modeling import FAMILIES, XMTCConfig
-from glocal_xml.runs.model import late_loss
-from glocal_xml.runs.prepare import encoder_path, load_texts, trained_label_space
+from glocal_xml.modeling import FAMILIES
+from glocal_xml.runs.model import config_class, late_loss, recipe_config
+from glocal_xml.runs.prepare import load_texts, trained_label_space
 from glocal_xml.runs.run_once import Arguments, claim_folder, read_json, train_or_resume
 from glocal_xml.training import ModelArguments
+from glocal_xml.training.parameter_groups import deciding_patterns
 from glocal_xml.training.run_facts import run_settings
 
 from .divergences import branch_divergences
@@ -52,25 +51,19 @@ class MeasuredPoint:
         """What the results call the final ranking, which they list first."""
         return next(iter(self.results["test"]))
 
-
-def encoder_config(model_args: ModelArguments) -> Any:
-    """Configuration of the encoder of a recipe."""
-    return AutoConfig.from_pretrained(encoder_path(model_args.encoder), **model_args.encoder_options)
+    @property
+    def head(self) -> dict[str, Any]:
+        """The first columns of its rows in tables."""
+        return {"point": self.point.name, "x": self.point.x, "line": self.point.line, "seed": self.seed}
 
 
 def real_changes(point: Point, model_args: ModelArguments) -> dict[str, Any]:
     """The changes of a point that do not hold in the recipe anyway: equal points of two studies are one run."""
-    defaults = {field.name: _default(field) for field in fields(_config_class(model_args))}
-    recipe = defaults | model_args.model_config
+    recipe = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(config_class(model_args.model_type))
+    } | model_args.model_config
     return {name: value for name, value in point.changes.items() if name not in recipe or recipe[name] != value}
-
-
-def _config_class(model_args: ModelArguments) -> type[XMTCConfig]:
-    return next(config for config in FAMILIES if config.model_type == model_args.model_type)
-
-
-def _default(field: Field) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def run_name(changes: dict[str, Any]) -> str:
@@ -84,33 +77,20 @@ def _written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def parameter_names(config: XMTCConfig) -> list[str]:
-    """Names of the parameters of a model that is not built."""
-    with torch.device("meta"):
-        return [name for name, _ in FAMILIES[type(config)](config).named_parameters()]
-
-
-def rates_of_points(rates: dict[str, float], names_of_points: Sequence[list[str]]) -> list[dict[str, float]]:
+def rates_of_points(rates: dict[str, float], names_of_points: Iterable[list[str]]) -> list[dict[str, float]]:
     """
     For each point the learning rates that decide a parameter of it.
 
     A model without a local branch has no use for the rate of one, which a single run would take for a slip; a
     pattern that decides nothing in any of the points still is one.
     """
-    try:
-        deciding = [
-            {next((pattern for pattern in rates if re.match(pattern, name)), None) for name in names}
-            for names in names_of_points
-        ]
-    except re.error as error:
-        raise ValueError(f"The learning rate pattern {error.pattern!r} is no regular expression: {error}.") from None
-    useless = [pattern for pattern in rates if not any(pattern in patterns for patterns in deciding)]
-    if useless:
+    deciding = [deciding_patterns(names, rates) for names in names_of_points]
+    if useless := set(rates).difference(*deciding):
         raise ValueError(
-            f"The learning rate patterns {', '.join(map(repr, useless))} decide no parameter of any model of this "
-            "study: correct or remove them in `module_learning_rates`."
+            f"The learning rate patterns {', '.join(map(repr, sorted(useless)))} decide no parameter of any model of "
+            "this study: correct or remove them in `module_learning_rates`."
         )
-    return [{name: rate for name, rate in rates.items() if name in patterns} for patterns in deciding]
+    return [{pattern: rate for pattern, rate in rates.items() if pattern in patterns} for patterns in deciding]
 
 
 def plan_runs(
@@ -121,12 +101,13 @@ def plan_runs(
     changes = [real_changes(point, model_args) for point in points]
     # The studies are of the heads.
     models = [replace(model_args, model_config=model_args.model_config | change, experts=[]) for change in changes]
-    sizes = {"encoder": encoder_config(model_args), "num_labels": _TRIAL_LABELS}
-    configs = [make_config(_config_class(model), model.model_config, **sizes) for model in models]
+    configs = [recipe_config(model, _TRIAL_LABELS) for model in models]
     # It would make two equal rows of a table, and look like a finding.
     for late in filter(None, (late_loss(config, args) for config in configs)):
         raise ValueError(late)
-    rates = rates_of_points(args.module_learning_rates, [parameter_names(config) for config in configs])
+    with torch.device("meta"):
+        names = [[name for name, _ in FAMILIES[type(config)](config).named_parameters()] for config in configs]
+    rates = rates_of_points(args.module_learning_rates, names)
     planned = []
     for point, change, model, rate in zip(points, changes, models, rates, strict=True):
         for seed in [args.seed] if seeds is None else seeds:
@@ -143,11 +124,7 @@ def measure_point(point: Point, arguments: Arguments, *, overwrite: bool, keep_m
     """
     Trains, evaluates and measures a point, as far as that was not done before.
 
-    Args:
-        point: The point.
-        arguments: Those of its run.
-        overwrite: Whether a run with other settings in its folder is deleted.
-        keep_model: Whether the weights stay once the point is measured.
+    A run with other settings in its folder is deleted by leave (`overwrite`); weights are deleted in the end.
     """
     args = arguments[2]
     folder = Path(args.output_dir)

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from glocal_xml.matplotlib_extra import check_matplotlib
+from glocal_xml.runs.model import encoder_config
 from glocal_xml.runs.run_once import Arguments
 from glocal_xml.training import DataArguments
 
-from .points import MeasuredPoint, encoder_config, measure_point, plan_runs
+from .points import MeasuredPoint, measure_point, plan_runs
 from .studies import Point, find_study, study_points
 from .summary import write_study
 from .tables import band_table, precision_table

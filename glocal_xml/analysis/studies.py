@@ -7,42 +7,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Point:
-    """
-    One model of a study.
-
-    Args:
-        name: What tables call it.
-        x: Where it stands on the horizontal axis; `None` where a study is a table.
-        changes: Fields of the model's configuration that differ from the recipe.
-        line: The line of the figure that it belongs to, where there are several.
-    """
+    """One model of a study: its name in tables, and the fields of its configuration that differ from the recipe."""
 
     name: str
+    # Where it stands on the horizontal axis; `None` where a study is a table.
     x: int | None
     changes: dict[str, Any]
+    # The line of the figure that it belongs to, where there are several.
     line: str = ""
 
 
 @dataclass(frozen=True)
 class Study:
-    """
-    A set of trainings of one family.
-
-    Args:
-        name: Name on the command line.
-        model_type: Family that it is about.
-        reproduces: Figures or tables of the paper that it follows.
-        found: What the paper reports there.
-        points: Its models, from the depth of the encoder and the layers that were asked for.
-        layers: Its default layers, from the depth; `None` where there is no choice of layers.
-    """
+    """A set of trainings of one family: what of its paper it reproduces, and what the paper found."""
 
     name: str
     model_type: str
     reproduces: str
     found: str
+    # Its models, from the depth of the encoder and the layers that were asked for.
     points: Callable[[int, Sequence[int]], list[Point]]
-    layers: Callable[[int], Sequence[int]] | None = None
+    # The first of its default layers; `None` where there is no choice of layers.
+    first_layer: int | None = None
 
 
 def local_layers(depth: int, layers: Sequence[int]) -> list[Point]:
@@ -118,7 +104,7 @@ STUDIES = [
         "1, and lose with higher layers. On EURLex-4K, with the global classifier fixed and not trained anew for each "
         "layer as here, the divergence of the two branches falls as the layer rises, and the relative gain with it.",
         local_layers,
-        lambda depth: range(depth + 1),
+        first_layer=0,
     ),
     Study(
         "experts",
@@ -127,7 +113,7 @@ STUDIES = [
         "With RoBERTa on EUR-Lex (section 4.4) label-to-word attention on an early layer as the second expert raises "
         "P@5 most, and the divergence of the two experts is correlated with P@5.",
         second_experts,
-        lambda depth: range(1, depth + 1),
+        first_layer=1,
     ),
     Study(
         "clusters",
@@ -186,8 +172,8 @@ def find_study(name: str, model_type: str) -> Study:
 
 def study_points(study: Study, depth: int, layers: Sequence[int] | None = None) -> list[Point]:
     """The points of a study for an encoder of `depth` layers, all of its layers or the chosen ones."""
-    if layers is not None and study.layers is None:
-        raise ValueError(f"The study {study.name} has no choice of layers: leave `--layers` out.")
-    if layers is None:
-        layers = study.layers(depth) if study.layers is not None else ()
-    return study.points(depth, sorted(set(layers)))
+    if study.first_layer is None:
+        if layers is not None:
+            raise ValueError(f"The study {study.name} has no choice of layers: leave `--layers` out.")
+        return study.points(depth, ())
+    return study.points(depth, range(study.first_layer, depth + 1) if layers is None else sorted(set(layers)))

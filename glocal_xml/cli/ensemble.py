@@ -59,10 +59,6 @@ def main(argv: list[str]) -> dict[str, Any]:
     start_logging()
     data_args, args = given(DataArguments, options), given(XMTCTrainingArguments, options)
     quieten(args)
-    if options.top_k < 1:
-        raise ValueError(f"`top_k` must be at least 1, got {options.top_k}.")
-    if len(options.members) < 2:
-        raise ValueError(f"An ensemble needs two members or more, got {options.members}; see `{parser.prog} --help`")
     models = [member for member in options.members if not is_prediction_file(member)]
     if len(models) == len(options.members):
         return run_ensemble(models, data_args, args, top_k=options.top_k, candidates=options.candidates)

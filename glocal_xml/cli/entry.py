@@ -75,9 +75,10 @@ def usage() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command; a user's mistake ends in one line on standard error and exit code 2."""
+    argv = sys.argv[1:] if argv is None else argv
     try:
         with terminated_like_ctrl_c():
-            code = _run(sys.argv[1:] if argv is None else argv)
+            code = _run(argv)
         sys.stdout.flush()
     except Exception as error:
         reason = mendable(error)
@@ -85,7 +86,9 @@ def main(argv: list[str] | None = None) -> int:
             raise
         if isinstance(reason, BrokenPipeError) and _output_is_closed():
             return 141
-        print(f"glocal-xml: error: {one_line(reason)}", file=sys.stderr)
+        from .flag_names import with_flags
+
+        print(f"glocal-xml: error: {with_flags(one_line(reason), argv)}", file=sys.stderr)
         return 2
     except SystemExit as stop:
         # Of argparse, after a help text.

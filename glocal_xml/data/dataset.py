@@ -50,12 +50,12 @@ def load_xmtc_dataset(
             string are separated by the only one of `,`, `;` and `|` that the first part holds.
     """
     _check_request(files, label_space, label_names, reader_options)
-    sources = _sources(files, streaming, bad_rows, reader_options)
+    names = [name for name in _PARTS if name in files]
     if reader_options.get("label_delimiter") is None:
         # One for all parts, or they would not have the same labels.
-        name, first = next(iter(sources.items()))
-        delimiter = guess_label_delimiter(first.label_strings(), name)
-        sources = _sources(files, streaming, bad_rows, {**reader_options, "label_delimiter": delimiter})
+        first = _source(names[0], files[names[0]], streaming, bad_rows, reader_options)
+        reader_options["label_delimiter"] = guess_label_delimiter(first.label_strings(), names[0])
+    sources = {name: _source(name, files[name], streaming, bad_rows, reader_options) for name in names}
     if label_space is None:
         label_space = LabelSpace.from_label_lists(sources["train"].scan(), names=label_names)
     else:
@@ -63,8 +63,8 @@ def load_xmtc_dataset(
         if "train" in sources:
             _check_trained(sources["train"].scan(), label_space)
     for name, source in sources.items():
-        if name != "train":
-            _log_unseen(name, label_space.add_unseen(source.scan()))
+        if name != "train" and (unseen := label_space.add_unseen(source.scan())):
+            logger.warning("%d labels of the %s part have no training text, such as %s", len(unseen), name, unseen[:5])
     encoded = {name: source.encode(label_space) for name, source in sources.items()}
     return (IterableDatasetDict if streaming else DatasetDict)(encoded), label_space
 
@@ -94,12 +94,6 @@ def _check_request(
         )
 
 
-def _sources(
-    files: Mapping[str, Any], streaming: bool, bad_rows: str, options: dict[str, Any]
-) -> dict[str, FileSource | LoadedSource]:
-    return {name: _source(name, files[name], streaming, bad_rows, options) for name in _PARTS if name in files}
-
-
 def _source(
     name: str, source: Any, streaming: bool, bad_rows: str, options: dict[str, Any]
 ) -> FileSource | LoadedSource:
@@ -122,11 +116,6 @@ def _check_trained(label_lists: Iterable[list[str]], label_space: LabelSpace) ->
                 f"the train part has the labels {untrained}, which the label_space knows from evaluation data only; "
                 "leave label_space out to make a new one"
             )
-
-
-def _log_unseen(name: str, unseen: list[str]) -> None:
-    if unseen:
-        logger.warning("%d labels of the %s part have no training text, such as %s", len(unseen), name, unseen[:5])
 
 
 def load_hub_dataset(

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csc_matrix, csr_matrix
+from sklearn.utils.extmath import row_norms
 
 _MOST_ROUNDS = 20
 _LEAST_GAIN = 1e-4
@@ -39,14 +41,19 @@ class LabelGroup:
         """Returns the group of the labels at these places, with the columns that they use."""
         rows = self.rows[places]
         if rows.nnz < _ENTRIES_PER_COLUMN * rows.shape[1]:
-            rows = _without_empty_columns(rows)
+            used = np.zeros(rows.shape[1], dtype=bool)
+            used[rows.indices] = True
+            # Indexing by columns would take several times as long.
+            numbers = np.cumsum(used, dtype=rows.indices.dtype) - 1
+            # A group without any entry keeps one column, as a matrix must have one.
+            shape = rows.shape[0], max(int(numbers[-1]) + 1, 1)
+            rows = csr_matrix((rows.data, np.take(numbers, rows.indices), rows.indptr), shape=shape)
         return LabelGroup(self.labels[places], rows, self.scales[places])
 
 
 def label_group(rows: csr_matrix) -> LabelGroup:
     """Returns the group of all labels; a label without features gets the scale 0."""
-    norms = [np.sqrt(_squared(piece) @ np.ones(rows.shape[1])) for _, piece in _row_pieces(rows)]
-    norms = np.concatenate(norms)  # (labels,)
+    norms = row_norms(rows)  # (labels,)
     # The inverse of a smaller norm would be infinite.
     scales = np.divide(1, norms, out=np.zeros_like(norms), where=norms >= np.finfo(np.float32).tiny)
     return LabelGroup(np.arange(rows.shape[0]), rows, scales.astype(np.float32))
@@ -63,17 +70,27 @@ def bisect(group: LabelGroup, key: tuple[int, ...], run: Run = map) -> tuple[np.
         key: Numbers that seed the choice of the two labels which are the first means.
         run: Maps a function over the pieces of a large group.
     """
-    products = _Products(group, run)
+    pieces = [(places, rows, rows.T) for places, rows in _row_pieces(group.rows)]
+
+    def scores(direction: np.ndarray) -> np.ndarray:
+        return np.concatenate(list(run(lambda piece: piece[1] @ direction, pieces))) * group.scales
+
+    def weighted_sum(weights: np.ndarray) -> np.ndarray:
+        weights = weights * group.scales
+        # In double precision.
+        parts = run(lambda piece: _weighted_sum(piece[1], piece[2], weights[piece[0]]), pieces)
+        return sum(parts, np.zeros(group.rows.shape[1]))
+
     size = (len(group.labels) + 1) // 2
-    total = products.weighted_sum(np.ones(len(group.labels), dtype=np.float32))  # (columns,)
+    total = weighted_sum(np.ones(len(group.labels), dtype=np.float32))  # (columns,)
     direction = _first_direction(group, key)
     first = best = np.zeros(len(group.labels), dtype=bool)
     first_sum = np.zeros_like(total)
     similarity = -np.inf
     for _ in range(_MOST_ROUNDS):
-        chosen = largest(products.scores(direction), size)
+        chosen = largest(scores(direction), size)
         # Most labels stay after a few rounds: only those that move change the sums.
-        first_sum += products.weighted_sum(np.subtract(chosen, first, dtype=np.float32))
+        first_sum += weighted_sum(np.subtract(chosen, first, dtype=np.float32))
         first = chosen
         second_sum = total - first_sum
         # Not by BLAS, whose sums depend on the number of its threads.
@@ -86,27 +103,6 @@ def bisect(group: LabelGroup, key: tuple[int, ...], run: Run = map) -> tuple[np.
         direction = first_sum / max(first_norm, _TINY) - second_sum / max(second_norm, _TINY)
         direction = direction.astype(np.float32)
     return np.flatnonzero(best), np.flatnonzero(~best)
-
-
-class _Products:
-    """Products of the scaled rows of a group, piece by piece."""
-
-    def __init__(self, group: LabelGroup, run: Run) -> None:
-        self.scales = group.scales
-        self.num_columns = group.rows.shape[1]
-        self.pieces = [(places, rows, rows.T) for places, rows in _row_pieces(group.rows)]
-        self.run = run
-
-    def scores(self, direction: np.ndarray) -> np.ndarray:
-        products = self.run(lambda piece: piece[1] @ direction, self.pieces)
-        return np.concatenate(list(products)) * self.scales
-
-    def weighted_sum(self, weights: np.ndarray) -> np.ndarray:
-        weights = weights * self.scales
-        total = np.zeros(self.num_columns)
-        for part in self.run(lambda piece: _weighted_sum(piece[1], piece[2], weights[piece[0]]), self.pieces):
-            total += part
-        return total
 
 
 def largest(values: np.ndarray, count: int) -> np.ndarray:
@@ -136,7 +132,7 @@ def _row_pieces(rows: csr_matrix) -> Iterator[tuple[slice, csr_matrix]]:
         return
     cuts = np.searchsorted(rows.indptr, np.arange(_PIECE_ENTRIES, rows.nnz, _PIECE_ENTRIES))
     limits = np.unique([0, *cuts, rows.shape[0]])
-    for start, end in zip(limits[:-1], limits[1:], strict=True):
+    for start, end in pairwise(limits):
         entries = slice(rows.indptr[start], rows.indptr[end])
         arrays = rows.data[entries], rows.indices[entries], rows.indptr[start : end + 1] - rows.indptr[start]
         yield slice(start, end), csr_matrix(arrays, shape=(end - start, rows.shape[1]))
@@ -147,16 +143,3 @@ def _weighted_sum(rows: csr_matrix, transposed: csc_matrix, weights: np.ndarray)
     if rows.nnz > _FEW_ENTRIES and 2 * len(used) < len(weights):
         return rows[used].T @ weights[used]
     return transposed @ weights
-
-
-def _squared(rows: csr_matrix) -> csr_matrix:
-    return csr_matrix((np.square(rows.data, dtype=np.float64), rows.indices, rows.indptr), shape=rows.shape)
-
-
-def _without_empty_columns(rows: csr_matrix) -> csr_matrix:
-    used = np.zeros(rows.shape[1], dtype=bool)
-    used[rows.indices] = True
-    numbers = np.cumsum(used, dtype=rows.indices.dtype) - 1
-    # A group without any entry keeps one column, as a matrix must have one.
-    shape = rows.shape[0], max(int(numbers[-1]) + 1, 1)
-    return csr_matrix((rows.data, np.take(numbers, rows.indices), rows.indptr), shape=shape)

@@ -5,6 +5,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -183,10 +184,7 @@ def _kept_generations(num_labels: int, cluster_size: int, height: int, branching
 
 
 def _child_starts(clusters: list[np.ndarray], kept: range) -> tuple[np.ndarray, ...]:
-    inner = [
-        np.arange((1 << upper) + 1, dtype=np.int64) << (lower - upper)
-        for upper, lower in zip(kept[:-1], kept[1:], strict=True)
-    ]
+    inner = [np.arange((1 << upper) + 1, dtype=np.int64) << (lower - upper) for upper, lower in pairwise(kept)]
     sizes = [0, *(len(cluster) for cluster in clusters)]
     return (*inner, np.cumsum(sizes, dtype=np.int64))
 

@@ -3,13 +3,15 @@
 import os
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+
+from scipy.sparse import csr_matrix
 
 from .array_files import read_sparse_matrix
 from .repository_formats import named_labels
 from .rows import RowProblem
-from .text_files import read_text_lines
+from .text_files import paired_lines
 
 _INDEXED_LINE = re.compile(rb"\d+(:[^,\t]*)?(,\d+(:[^,\t]*)?)*\t")
 
@@ -54,28 +56,14 @@ def read_matrix_pairs(
         raise FileNotFoundError(
             f"the labels of {path} are not beside it: call them Y….npz where the texts are X….txt, or pass labels_path"
         )
-    return _rows(path, labels_file, read_sparse_matrix(labels_file), label_names)
+    return paired_lines(path, labels_file, _matrix_labels(read_sparse_matrix(labels_file), label_names), unit="row")
 
 
-def _rows(
-    path: Path, labels_file: Path, matrix: Any, label_names: list[str] | None
-) -> Iterator[tuple[int, tuple[str, list[str]] | RowProblem]]:
-    number, num_rows = 0, matrix.shape[0]
-    for number, text in read_text_lines(path):
-        if number > num_rows:
-            continue
-        if isinstance(text, RowProblem):
-            yield number, text
-            continue
-        row = slice(matrix.indptr[number - 1], matrix.indptr[number])
+def _matrix_labels(matrix: csr_matrix, label_names: list[str] | None) -> Iterator[tuple[int, list[str] | RowProblem]]:
+    for number, (start, stop) in enumerate(pairwise(matrix.indptr), start=1):
         # A stored zero is no label.
-        indices = matrix.indices[row][matrix.data[row] != 0].tolist()
+        indices = matrix.indices[start:stop][matrix.data[start:stop] != 0].tolist()
         try:
-            yield number, (text, named_labels(indices, label_names))
+            yield number, named_labels(indices, label_names)
         except RowProblem as problem:
             yield number, problem
-    if number != num_rows:
-        raise ValueError(
-            f"{path} has {number} lines, {labels_file} has {num_rows} rows; line i of one must belong to row i of the "
-            "other"
-        )

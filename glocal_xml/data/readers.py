@@ -1,9 +1,8 @@
 """Readers: one function per file format, all of them giving rows of `{"text", "labels"}`."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import zip_longest
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
@@ -14,11 +13,13 @@ from .rows import BadRow, BadRows, RowProblem, clean_row
 from .text_files import (
     check_file,
     check_text_file,
+    paired_lines,
     read_cells,
     read_json_objects,
     read_lines,
     read_text_lines,
     table_delimiter,
+    table_rows,
 )
 
 FILE_FORMATS = ("jsonl", "csv", "tsv", "text_pair", "aplc_csv", "xc_json", "pecos", "pecos_npz", "sparse")
@@ -59,7 +60,7 @@ def read_rows(
     columns = (text_column, labels_column)
     records, parse = _records(path, file_format, columns, labels_path, label_map, allow_no_labels)
     delimiter = label_delimiter or (" " if file_format == "text_pair" else ",")
-    return _valid_rows(path, records, parse, delimiter, allow_no_labels, bad_rows or BadRows())
+    return valid_rows(path, records, parse, delimiter, allow_no_labels, bad_rows or BadRows())
 
 
 def read_label_strings(
@@ -90,34 +91,22 @@ def _records(
     labels_path: str | os.PathLike | None,
     label_map: str | os.PathLike | None,
     allow_no_labels: bool,
-) -> tuple[Iterator[tuple[int, Any]], Callable[[Any], tuple[Any, Any]]]:
+) -> tuple[Iterable[tuple[int, Any]], Callable[[Any], tuple[Any, Any]]]:
     """The records of a file with their lines, and what makes text and labels of one."""
-    records: Iterator[tuple[int, Any]]
-    parse: Callable[[Any], tuple[Any, Any]]
     if file_format == "jsonl":
-        records = read_json_objects(path)
-        parse = _jsonl_parser(*columns, allow_no_labels)
-    elif file_format in ("csv", "tsv"):
-        records = read_cells(path, "\t" if file_format == "tsv" else _csv_delimiter(path, columns[0]))
-        parse = _table_parser(path, next(records, (0, []))[1], *columns, allow_no_labels)
-    elif file_format == "text_pair":
-        records, parse = _text_pairs(path, labels_path, allow_no_labels), tuple
-    elif file_format == "aplc_csv":
-        records, parse = read_aplc_records(path), lambda cells: (cells[1], cells[2])
-    else:
-        label_names = None if label_map is None else read_label_map(label_map)
-        if file_format == "xc_json":
-            records, parse = read_json_objects(path), xc_parser(label_names, allow_no_labels)
-        elif file_format == "pecos":
-            records, parse = read_text_lines(path), pecos_parser(label_names, allow_no_labels)
-        else:
-            records, parse = read_matrix_pairs(path, labels_path, label_names), tuple
-    return records, parse
-
-
-def _csv_delimiter(path: Path, text_column: str) -> str:
-    """What separates the cells of a .csv file: where it is written with a decimal comma, often no comma."""
-    return table_delimiter(next(read_lines(path)).decode("utf-8", "replace"), text_column)
+        return read_json_objects(path), _field_parser(*columns, allow_no_labels)
+    if file_format in ("csv", "tsv"):
+        return _table(path, file_format, *columns, allow_no_labels), _field_parser(*columns, allow_no_labels)
+    if file_format == "aplc_csv":
+        return read_aplc_records(path), _field_parser("text", "labels", allow_no_labels)
+    if file_format == "text_pair":
+        return _text_pairs(path, labels_path, allow_no_labels), tuple
+    label_names = None if label_map is None else read_label_map(label_map)
+    if file_format == "xc_json":
+        return read_json_objects(path), xc_parser(label_names, allow_no_labels)
+    if file_format == "pecos":
+        return read_text_lines(path), pecos_parser(label_names, allow_no_labels)
+    return read_matrix_pairs(path, labels_path, label_names), tuple
 
 
 def _check_options(
@@ -146,14 +135,15 @@ def _check_options(
             )
 
 
-def _valid_rows(
-    path: Path,
-    records: Iterator[tuple[int, Any]],
+def valid_rows(
+    source: str | os.PathLike,
+    records: Iterable[tuple[int, Any]],
     parse: Callable[[Any], tuple[Any, Any]],
     delimiter: str,
     allow_no_labels: bool,
     bad_rows: BadRows,
 ) -> Iterator[dict[str, Any]]:
+    """Yields the clean rows of records, each of which `parse` turns into text and labels; others are reported."""
     for line, record in records:
         try:
             if isinstance(record, RowProblem):
@@ -161,12 +151,12 @@ def _valid_rows(
             text, labels = parse(record)
             row = clean_row(text, labels, label_delimiter=delimiter, allow_no_labels=allow_no_labels)
         except RowProblem as problem:
-            bad_rows.report(path, line, problem)
+            bad_rows.report(source, line, problem)
         else:
             yield row
 
 
-def _jsonl_parser(text_column: str, labels_column: str, allow_no_labels: bool) -> Callable[[dict], tuple[Any, Any]]:
+def _field_parser(text_column: str, labels_column: str, allow_no_labels: bool) -> Callable[[dict], tuple[Any, Any]]:
     def parse(record: dict) -> tuple[Any, Any]:
         for name in (text_column,) if allow_no_labels else (text_column, labels_column):
             if name not in record:
@@ -177,9 +167,13 @@ def _jsonl_parser(text_column: str, labels_column: str, allow_no_labels: bool) -
     return parse
 
 
-def _table_parser(
-    path: Path, header: list[str] | RowProblem, text_column: str, labels_column: str, allow_no_labels: bool
-) -> Callable[[list[str]], tuple[str, str]]:
+def _table(
+    path: Path, file_format: str, text_column: str, labels_column: str, allow_no_labels: bool
+) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
+    first = next(read_lines(path)).decode("utf-8", "replace")
+    # Where .csv is written with a decimal comma, its cells often have no comma between them.
+    records = read_cells(path, "\t" if file_format == "tsv" else table_delimiter(first, text_column))
+    header = next(records, (0, []))[1]
     if isinstance(header, RowProblem):
         raise BadRow(f"{path}, line 1: {header}")
     header = [name.strip() for name in header]
@@ -191,16 +185,7 @@ def _table_parser(
             )
         if header.count(name) > 1:
             raise ValueError(f"{path} has {header.count(name)} columns {name!r}; give each column a name of its own")
-    text_cell = header.index(text_column)
-    labels_cell = header.index(labels_column) if labels_column in header else None
-
-    def parse(cells: list[str]) -> tuple[str, str]:
-        if len(cells) != len(header):
-            detail = f"({len(cells)} where the header has {len(header)})"
-            raise RowProblem("wrong number of cells", detail, "quote cells that hold the delimiter")
-        return cells[text_cell], "" if labels_cell is None else cells[labels_cell]
-
-    return parse
+    return table_rows(header, records)
 
 
 def _text_pairs(
@@ -209,25 +194,7 @@ def _text_pairs(
     labels_file = _labels_file(path, labels_path, allow_no_labels)
     if labels_file is None:
         return ((line, text if isinstance(text, RowProblem) else (text, "")) for line, text in read_text_lines(path))
-    return _paired_lines(path, labels_file)
-
-
-def _paired_lines(path: Path, labels_file: Path) -> Iterator[tuple[int, tuple[str, str] | RowProblem]]:
-    num_texts = num_labels = 0
-    nothing = (0, None)
-    for (line, text), (labels_line, labels) in zip_longest(
-        read_text_lines(path), read_text_lines(labels_file), fillvalue=nothing
-    ):
-        num_texts, num_labels = max(num_texts, line), max(num_labels, labels_line)
-        if text is None or labels is None:
-            continue
-        problem = next((part for part in (text, labels) if isinstance(part, RowProblem)), None)
-        yield line, problem or (text, labels)
-    if num_texts != num_labels:
-        raise ValueError(
-            f"{path} has {num_texts} lines, {labels_file} has {num_labels}; "
-            "line i of one must belong to line i of the other"
-        )
+    return paired_lines(path, labels_file, read_text_lines(labels_file))
 
 
 def _labels_file(path: Path, labels_path: str | os.PathLike | None, allow_no_labels: bool) -> Path | None:

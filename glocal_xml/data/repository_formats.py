@@ -13,14 +13,14 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from .rows import BadRow, RowProblem, check_encodable
-from .text_files import check_file, read_cells, read_json_objects, read_lines, read_text_lines
+from .text_files import check_file, read_cells, read_json_objects, read_lines, read_text_lines, table_rows
 
 _LARGEST_INDEX = 2**63 - 1
 _SPARSE_LINE = "write `label,label feature:value feature:value` with indices below those of the header"
 
 
-def read_aplc_records(path: Path) -> Iterator[tuple[int, list[str] | RowProblem]]:
-    """Yields (line number, [guid, text, labels]) after checking that the header has three columns."""
+def read_aplc_records(path: Path) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
+    """Yields (line number, `guid`, `text` and `labels`) after checking that the header has three columns."""
     records = read_cells(path, ",")
     _, header = next(records, (0, None))
     if not isinstance(header, list) or len(header) != 3:
@@ -30,10 +30,7 @@ def read_aplc_records(path: Path) -> Iterator[tuple[int, list[str] | RowProblem]
         raise ValueError(
             f"{path}, line 1: {shortened(header)} is a row, and not a header; begin with guid,text,labels"
         )
-    for line, cells in records:
-        if isinstance(cells, list) and len(cells) != 3:
-            cells = RowProblem("wrong number of cells", f"({len(cells)})", "give three: guid, text, labels")
-        yield line, cells
+    return table_rows(("guid", "text", "labels"), records)
 
 
 def xc_parser(label_names: list[str] | None, allow_no_labels: bool) -> Callable[[dict], tuple[Any, Any]]:
@@ -71,15 +68,13 @@ def read_label_map(path: str | os.PathLike) -> list[str]:
     path = check_file(path)
     _, first = next(read_text_lines(path))
     is_json = isinstance(first, str) and first.lstrip().startswith("{")
-    titles, keys = [], []
+    named = []
     for index, (line, record) in enumerate(read_json_objects(path) if is_json else read_text_lines(path)):
         try:
-            title, key = _title_and_key(index, record)
+            named.append(_title_and_key(index, record))
         except RowProblem as problem:
             raise BadRow(f"{path}, line {line}: {problem}") from problem
-        titles.append(title)
-        keys.append(key)
-    return _unique_names(titles, keys)
+    return _unique_names(named)
 
 
 def _title_and_key(index: int, record: dict | str | RowProblem) -> tuple[str, str]:
@@ -93,17 +88,15 @@ def _title_and_key(index: int, record: dict | str | RowProblem) -> tuple[str, st
     return title or key, key
 
 
-def _unique_names(titles: list[str], keys: list[str]) -> list[str]:
-    times = Counter(titles)
+def _unique_names(named: list[tuple[str, str]]) -> list[str]:
+    times = Counter(title for title, _ in named)
     taken = {title for title, count in times.items() if count == 1}
     names = []
-    for index, (title, key) in enumerate(zip(titles, keys, strict=True)):
-        name = title
-        if times[title] > 1:
-            name = f"{title} ({key})"
-            while name in taken:
-                name = f"{name} ({index})"
-            taken.add(name)
+    for index, (title, key) in enumerate(named):
+        name = title if times[title] == 1 else f"{title} ({key})"
+        while times[title] > 1 and name in taken:
+            name = f"{name} ({index})"
+        taken.add(name)
         names.append(name)
     return names
 
@@ -115,7 +108,14 @@ def read_sparse(path: str | os.PathLike) -> tuple[csr_matrix, list[list[int]]]:
     """
     path = check_file(path)
     lines = enumerate(read_lines(path), start=1)
-    num_texts, num_features, num_labels = _sparse_header(path, next(lines)[1])
+    first = next(lines)[1]
+    header = sparse_header(first)
+    if header is None or max(header) > _LARGEST_INDEX:
+        raise BadRow(
+            f"{path}, line 1: the header is {shortened(first)}; "
+            "a sparse file starts with its numbers of texts, features and labels"
+        )
+    num_texts, num_features, num_labels = header
     values, columns, ends, labels = array("d"), array("q"), array("q", [0]), []
     for number, line in lines:
         try:
@@ -138,16 +138,6 @@ def sparse_header(line: bytes) -> tuple[int, int, int] | None:
     if len(fields) != 3 or not all(field.isdigit() and len(field) < 20 for field in fields):
         return None
     return int(fields[0]), int(fields[1]), int(fields[2])
-
-
-def _sparse_header(path: Path, line: bytes) -> tuple[int, int, int]:
-    header = sparse_header(line)
-    if header is None or max(header) > _LARGEST_INDEX:
-        raise BadRow(
-            f"{path}, line 1: the header is {shortened(line)}; "
-            "a sparse file starts with its numbers of texts, features and labels"
-        )
-    return header
 
 
 def _read_sparse_line(line: bytes, num_features: int, num_labels: int, columns: array, values: array) -> list[int]:

@@ -3,7 +3,6 @@
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, IterableDataset, List, NamedSplit, Value
 
 from .label_space import LabelSpace
-from .readers import read_label_strings, read_rows
-from .rows import BadRows, RowProblem, clean_row
+from .readers import read_label_strings, read_rows, valid_rows
+from .rows import BadRows, RowProblem
 
 logger = logging.getLogger(__name__)
 
@@ -73,20 +72,19 @@ class ColumnReader:
     allow_no_labels: bool = False
     class_names: list[str] | None = None
 
-    def read(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Returns a clean row of text and label names, or raises `RowProblem`."""
+    def rows(self, records: Iterable[dict[str, Any]], source: str, bad_rows: BadRows) -> Iterator[dict[str, Any]]:
+        """Yields clean rows of text and label names, and reports others."""
+        numbered, delimiter = enumerate(records, start=1), self.label_delimiter or ","
+        return valid_rows(source, numbered, self._parse, delimiter, self.allow_no_labels, bad_rows)
+
+    def _parse(self, row: dict[str, Any]) -> tuple[Any, Any]:
         labels = row.get(self.labels_column)
         # Arrow turns a field that a row does not have into a null.
         if labels is None:
             labels = []
         if self.class_names is not None and isinstance(labels, list):
             labels = [self._class_name(label) for label in labels]
-        return clean_row(
-            row[self.text_column],
-            labels,
-            label_delimiter=self.label_delimiter or ",",
-            allow_no_labels=self.allow_no_labels,
-        )
+        return row[self.text_column], labels
 
     def _class_name(self, label: Any) -> str:
         if not isinstance(label, int) or not 0 <= label < len(self.class_names):
@@ -130,14 +128,9 @@ class LoadedSource:
     def scan(self) -> Iterator[list[str]]:
         """Yields the labels of each valid row, then logs the bad rows."""
         bad_rows, num_rows = BadRows(self.bad_rows), 0
-        for number, row in enumerate(self.dataset, start=1):
-            try:
-                labels = self.reader.read(row)["labels"]
-            except RowProblem as problem:
-                bad_rows.report(f"{self.name} dataset", number, problem)
-            else:
-                num_rows += 1
-                yield labels
+        for row in self.reader.rows(self.dataset, f"{self.name} dataset", bad_rows):
+            num_rows += 1
+            yield row["labels"]
         _log_scan(self.name, num_rows, bad_rows)
 
     def encode(self, label_space: LabelSpace) -> Dataset | IterableDataset:
@@ -152,14 +145,10 @@ class LoadedSource:
 
 
 def _encode_batch(batch: dict[str, list[Any]], reader: ColumnReader, label_space: LabelSpace) -> dict[str, list[Any]]:
-    texts, labels = [], []
-    for values in zip(*batch.values(), strict=True):
-        # The scan has reported bad rows already; here they are only left out.
-        with suppress(RowProblem):
-            row = reader.read(dict(zip(batch, values, strict=True)))
-            texts.append(row["text"])
-            labels.append(label_space.encode(row["labels"]))
-    return {"text": texts, "labels": labels}
+    records = (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
+    # The scan has reported bad rows already; here they are only left out.
+    rows = list(reader.rows(records, "", BadRows("skip")))
+    return {"text": [row["text"] for row in rows], "labels": [label_space.encode(row["labels"]) for row in rows]}
 
 
 def guess_label_delimiter(label_strings: Iterable[str], name: str) -> str | None:

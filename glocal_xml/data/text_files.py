@@ -7,8 +7,9 @@ import os
 import sys
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import zip_longest
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import IO, Any, NoReturn
@@ -38,10 +39,7 @@ _NO_TEXTS = {
     b"SQLite f": "an SQLite database",
     b"\x89HDF": "an HDF5 file",
     b"\x93NUMPY": "a NumPy array",
-    b"\x80\x02": "a Python pickle",
-    b"\x80\x03": "a Python pickle",
-    b"\x80\x04": "a Python pickle",
-    b"\x80\x05": "a Python pickle",
+    **{bytes([0x80, protocol]): "a Python pickle" for protocol in (2, 3, 4, 5)},
 }
 # Bytes of a line, and of a row of a table: five times the longest novels. What is longer is no text.
 LONGEST_LINE = 2**24
@@ -106,17 +104,19 @@ def read_lines(path: Path | str) -> Iterator[bytes]:
 def _bounded_lines(path: Path | str) -> Iterator[bytes | RowProblem]:
     """Yields what `read_lines` does, and a problem in the place of a line that is too long."""
     number = unpacked = 0
+    is_cut = False
     with _opened(path) as (file, packed):
         try:
             while line := file.readline(LONGEST_LINE + 1):
-                number += 1
                 unpacked += len(line)
-                is_long = len(line) > LONGEST_LINE
-                while is_long and not line.endswith(b"\n") and (line := file.readline(LONGEST_LINE)):
-                    unpacked += len(line)
-                    _check_unpacked(path, packed, unpacked)
-                _check_unpacked(path, packed, unpacked)
-                if is_long:
+                if packed is not None:
+                    check_expansion(_name(path), packed.number, unpacked)
+                is_rest, is_cut = is_cut, not line.endswith(b"\n") and (is_cut or len(line) > LONGEST_LINE)
+                # The first part of a line that is too long stands for all of it.
+                if is_rest:
+                    continue
+                number += 1
+                if len(line) > LONGEST_LINE:
                     yield RowProblem("line too long", f"(above {LONGEST_LINE:,} bytes)", "split it, or remove it")
                 else:
                     yield line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
@@ -139,11 +139,6 @@ class _CountedFile:
         content = self.file.read(size)
         self.number += len(content)
         return content
-
-
-def _check_unpacked(path: Path | str, packed: _CountedFile | None, unpacked: int) -> None:
-    if packed is not None:
-        check_expansion(_name(path), packed.number, unpacked)
 
 
 @contextmanager
@@ -257,13 +252,38 @@ def _broken_row(first: int, length: int, error: csv.Error | str) -> RowProblem:
     return RowProblem("broken CSV", span, "close every quote; put the cell in double quotes, doubling those inside")
 
 
+def table_rows(
+    header: Sequence[str], records: Iterable[tuple[int, list[str] | RowProblem]]
+) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
+    """Yields (line number, cells by the names of the header)."""
+    for number, cells in records:
+        if isinstance(cells, list) and len(cells) != len(header):
+            detail = f"({len(cells)} where the header has {len(header)})"
+            cells = RowProblem("wrong number of cells", detail, "quote cells that hold the delimiter")
+        yield number, cells if isinstance(cells, RowProblem) else dict(zip(header, cells, strict=True))
+
+
+def paired_lines(
+    path: Path, labels_file: Path, labels: Iterable[tuple[int, Any]], unit: str = "line"
+) -> Iterator[tuple[int, tuple[str, Any] | RowProblem]]:
+    """Yields (line number, (text, labels)) of two files, line by line."""
+    num_texts = num_labels = 0
+    for (line, text), (labels_line, own) in zip_longest(read_text_lines(path), labels, fillvalue=(0, None)):
+        num_texts, num_labels = max(num_texts, line), max(num_labels, labels_line)
+        if text is not None and own is not None:
+            yield line, next((part for part in (text, own) if isinstance(part, RowProblem)), (text, own))
+    if num_texts != num_labels:
+        raise ValueError(
+            f"{path} has {num_texts} lines, {labels_file} has {num_labels} {unit}s; "
+            f"line i of one must belong to {unit} i of the other"
+        )
+
+
 def read_json_objects(path: Path) -> Iterator[tuple[int, dict | RowProblem]]:
     """Yields (line number, object) of a JSON lines file, blank lines left out."""
     for number, line in read_text_lines(path):
-        if isinstance(line, RowProblem):
-            yield number, line
-        elif line.strip():
-            yield number, parse_json_object(line)
+        if isinstance(line, RowProblem) or line.strip():
+            yield number, line if isinstance(line, RowProblem) else parse_json_object(line)
 
 
 def parse_json_object(line: str) -> dict | RowProblem:

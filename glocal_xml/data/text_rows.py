@@ -2,23 +2,23 @@
 
 import csv
 import gzip
-import io
 import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from reprlib import repr as shortened
+from types import SimpleNamespace
 from typing import IO, Any
 
 from ..atomic_file import open_atomically
 from ..json_text import json_text
 from .rows import BadRow, RowProblem
-from .text_files import DASH, check_file, parse_cells, parse_json_object, read_lines, table_delimiter
+from .text_files import DASH, check_file, parse_cells, parse_json_object, read_lines, table_delimiter, table_rows
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ _FORMATS_BY_NAME = {
     **{".tab": "tsv", ".txt": "lines"},
 }
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?([eE][-+]?\d+)?")
 # A spreadsheet takes a cell that begins like this for a formula, which may run programs or send cells away.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -77,7 +78,8 @@ def _rows(path: str | os.PathLike, file_format: str | None, text_column: str) ->
         file_format = "jsonl" if seen and seen[-1].lstrip().startswith("{") else "lines"
         lines = chain(seen, lines)
     if file_format == "lines":
-        records = _plain_lines(lines, text_column)
+        plain = (line.removesuffix("\n").removesuffix("\r") for line in lines)
+        records = ((number, {text_column: line}) for number, line in enumerate(plain, start=1))
     elif file_format == "jsonl":
         numbered = ((number, line.strip()) for number, line in enumerate(lines, start=1))
         records = ((number, parse_json_object(line)) for number, line in numbered if line)
@@ -100,18 +102,10 @@ def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
             yield line.decode("utf-8")
         except UnicodeDecodeError:
             if not warned:
-                logger.warning(
-                    "%s, line %d: not UTF-8; what cannot be read is taken for U+FFFD, here and further on",
-                    name,
-                    number,
-                )
+                message = "%s, line %d: not UTF-8; what cannot be read is taken for U+FFFD, here and further on"
+                logger.warning(message, name, number)
             warned = True
             yield line.decode("utf-8", "replace")
-
-
-def _plain_lines(lines: Iterable[str], text_column: str) -> Iterator[tuple[int, dict[str, str]]]:
-    for number, line in enumerate(lines, start=1):
-        yield number, {text_column: line.removesuffix("\n").removesuffix("\r")}
 
 
 def _table_records(
@@ -119,19 +113,11 @@ def _table_records(
 ) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
     number, header = next(records, (1, []))
     if isinstance(header, RowProblem):
-        yield number, header
-        return
+        return iter([(number, header)])
     header = [name.strip() for name in header]
-    if len(set(header)) < len(header):
-        twice = next(name for i, name in enumerate(header) if name in header[:i])
-        yield number, RowProblem("two columns", f"called {twice!r}", "give each a name of its own")
-        return
-    for number, cells in records:
-        if isinstance(cells, RowProblem) or len(cells) == len(header):
-            yield number, cells if isinstance(cells, RowProblem) else dict(zip(header, cells, strict=True))
-        else:
-            detail = f"({len(cells)} where the header has {len(header)})"
-            yield number, RowProblem("wrong number of cells", detail, "quote cells that hold the delimiter")
+    if twice := [name for i, name in enumerate(header) if name in header[:i]]:
+        return iter([(number, RowProblem("two columns", f"called {twice[0]!r}", "give each a name of its own"))])
+    return table_rows(header, records)
 
 
 def _text_problem(record: dict[str, Any], text_column: str) -> RowProblem | None:
@@ -204,33 +190,24 @@ def format_rows(rows: Iterable[dict[str, Any]], file_format: str) -> Iterator[st
         return
     rows = iter(rows)
     first = next(rows, None)
-    columns = [] if first is None else list(first)
+    if first is None:
+        yield ""
+        return
     mark, end = ("\ufeff", "\r\n") if file_format == "csv" else ("", "\n")
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter=_DELIMITERS[file_format], lineterminator=end)
-
-    def line(cells: Sequence[Any]) -> str:
-        buffer.seek(0)
-        buffer.truncate()
-        writer.writerow([_cell(value) for value in cells])
-        return buffer.getvalue()
-
-    yield "" if first is None else mark + line(columns)
+    # A writer returns what the file returns that it writes to: here the line itself.
+    writer = csv.writer(SimpleNamespace(write=str), delimiter=_DELIMITERS[file_format], lineterminator=end)
+    yield mark + writer.writerow(map(_cell, first))
     warned = False
-    for row in chain([] if first is None else [first], rows):
-        extra = row.keys() - columns
+    for row in chain([first], rows):
+        extra = row.keys() - first.keys()
         if extra and not warned:
             logger.warning("left out %s, which the first row does not have; jsonl keeps all", sorted(extra))
             warned = True
-        yield line([row.get(column) for column in columns])
+        yield writer.writerow([_cell(row.get(column)) for column in first])
 
 
 def _cell(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) and not _is_number(text) else text
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[-+]?\d+([.,]\d+)?([eE][-+]?\d+)?", text) is not None
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(text) else text

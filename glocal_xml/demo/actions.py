@@ -14,7 +14,7 @@ from glocal_xml.explain import Explanation
 from .columns import text_columns
 from .file_tagging import TaggedFile, tag_file
 from .reasons import reasons
-from .rendering import file_summary, label_list, mistake_note, note
+from .rendering import PARTS
 from .tagger import Tagger
 
 UNREAD_SHOWN, MOST_SHOWN = 400, 20_000
@@ -60,7 +60,7 @@ class Actions:
         likely = sum(entry["score"] >= threshold for entry in found[:top_k])
         reason = self.tagger.why_no_reasons()
         digest = text_digest(text) if reason is None else None
-        yield label_list(found, likely, threshold, digest), "" if reason is None else note(reason)
+        yield PARTS.label_list(found, likely, threshold, digest), "" if reason is None else PARTS.note(reason)
         if reason is None:
             yield gr.skip(), self._reasons(text, found[0]["label"])
 
@@ -92,7 +92,7 @@ class Actions:
         yield "", *no_file()[1:]
         tagged = self._tagged_file(*request)
         buttons = (gr.DownloadButton(value=path, visible=True) for path in (tagged.csv, tagged.jsonl))
-        yield file_summary(tagged.num_texts, tagged.first), *buttons
+        yield PARTS.file_summary(tagged.num_texts, tagged.first), *buttons
 
     def _tagged_file(self, file: str | None, text_column: str, top_k: int, threshold: float, names: str) -> TaggedFile:
         if file is None:
@@ -119,7 +119,7 @@ class Actions:
 def no_file() -> tuple[Any, ...]:
     """The results of a file before there are any: a note, and no downloads."""
     hint = "Choose a file and press “Tag the file”: you can then download it with its labels."
-    return note(hint), *(gr.DownloadButton(value=None, visible=False) for _ in range(2))
+    return PARTS.note(hint), *(gr.DownloadButton(value=None, visible=False) for _ in range(2))
 
 
 def text_digest(text: str) -> str:
@@ -173,6 +173,6 @@ def beside_fields(
                 yield dict(zip(results, values, strict=True))
         except (ValueError, OSError) as error:
             place = fields[getattr(error, "field", next(iter(fields)))]
-            yield {**results, place: gr.HTML(mistake_note(str(error)), visible=True)}
+            yield {**results, place: gr.HTML(PARTS.mistake(str(error)), visible=True)}
 
     return answered

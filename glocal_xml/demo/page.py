@@ -8,11 +8,11 @@ import gradio as gr
 
 from .actions import Actions, beside_fields, messages, no_file
 from .look import CSS, SELECT_LABEL, THEME
-from .rendering import header, note, shortened
+from .rendering import PARTS, shortened
 from .tagger import Tagger
 
 MOST_LABELS = 50
-NO_TEXT = note("The labels of the text appear here.")
+NO_TEXT = PARTS.note("The labels of the text appear here.")
 FILE_TYPES = [".jsonl", ".csv", ".tsv", ".txt", ".gz"]
 
 
@@ -32,7 +32,7 @@ class TaggingPage(gr.Blocks):
         super().__init__(title=f"{tagger.name} · glocal_xml", analytics_enabled=False, delete_cache=(600, 3600))
         actions = Actions(tagger)
         with self:
-            gr.HTML(header(tagger.name, tagger.config.num_labels), elem_id="head")
+            gr.HTML(PARTS.header(tagger.name, tagger.config.num_labels), elem_id="head")
             with gr.Tab("One text"):
                 text_tab(actions, examples)
             with gr.Tab("A file"):

@@ -1,29 +1,10 @@
-"""The parts of the page that are HTML; whatever comes from a text or a model is escaped here."""
+"""The parts of the page that are HTML, as macros of `parts.html.jinja`, and what they show numbers and texts as."""
 
-from collections.abc import Sequence
-from html import escape
+from pathlib import Path
 from typing import Any
 
+from glocal_xml.explain.html_page import html_templates
 from glocal_xml.explain.printable import printable
-
-from .tagger import Predictions
-
-_CLOSEST = 5
-
-
-def header(name: str, num_labels: int) -> str:
-    """Which model this is, and what it does."""
-    return f"<h1>{escape(name)}</h1><p>Suggests labels for a text, out of {num_labels:,}.</p>"
-
-
-def note(message: str) -> str:
-    """A sentence in the place of a result."""
-    return f'<p class="note">{escape(message)}</p>'
-
-
-def mistake_note(message: str) -> str:
-    """What is wrong with a field, read out by screen readers at once."""
-    return f'<p class="mistake" role="alert">{escape(message)}</p>'
 
 
 def percent(score: float) -> str:
@@ -45,53 +26,6 @@ def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[:longest].rstrip() + "…"
 
 
-def label_list(predictions: Predictions, likely: int, threshold: float, digest: str | None) -> str:
-    """
-    Labels with their scores, those that are less likely on request; a button each where reasons can be shown.
-
-    Args:
-        predictions: What the pipeline gave for one text, best first.
-        likely: How many of them are worth showing at once; the closest ones are shown where none is.
-        threshold: The lowest score that counts.
-        digest: Tells the text from others; `None` where the model has no reasons to show.
-    """
-    rows = [f"<li>{_label_row(entry, row == 0, digest)}</li>" for row, entry in enumerate(predictions)]
-    none = note(f"No label reaches {percent(threshold)}, the lowest score that counts. The closest are:")
-    first, more = rows[: likely or _CLOSEST], rows[likely or _CLOSEST :]
-    shown = f'{"" if likely else none}<ol class="labels">{"".join(first)}</ol>'
-    if not more:
-        return shown
-    summary = f"<summary>{counted(len(more), 'less likely label')}</summary>"
-    return f'{shown}<details>{summary}<ol class="labels">{"".join(more)}</ol></details>'
-
-
-def _label_row(entry: dict[str, Any], is_first: bool, digest: str | None) -> str:
-    # Isolated, since a name that is written from right to left would turn the row around.
-    inside = (
-        f'<bdi class="name">{escape(printable(entry["label"]))}</bdi>'
-        f'<span class="track"><span class="fill" style="width:{100 * entry["score"]:.1f}%"></span></span>'
-        f'<span class="number">{escape(percent(entry["score"]))}</span>'
-    )
-    if digest is None:
-        return f'<div class="label">{inside}</div>'
-    data = f'data-label="{escape(entry["label"])}" data-digest="{digest}"'
-    pressed = "true" if is_first else "false"
-    return f'<button type="button" class="label" {data} aria-pressed="{pressed}">{inside}</button>'
-
-
-def file_summary(number: int, first: Sequence[tuple[str, Predictions]]) -> str:
-    """How many texts were tagged, and the first of them with their best labels."""
-    items = "".join(
-        f'<li><bdi class="text">{escape(shortened(text, 120))}</bdi>{_chips(predictions)}</li>'
-        for text, predictions in first
-    )
-    of_all = ". The first" if number > len(first) else ""
-    return f'<p role="status">{counted(number, "text")} tagged{of_all}:</p><ul class="preview">{items}</ul>'
-
-
-def _chips(predictions: Predictions) -> str:
-    chips = (
-        f'<bdi class="chip">{escape(printable(entry["label"]))} {escape(percent(entry["score"]))}</bdi>'
-        for entry in predictions
-    )
-    return "".join(chips) or '<span class="note">no label</span>'
+_TEMPLATES = html_templates(Path(__file__).parent)
+_TEMPLATES.filters |= {"counted": counted, "percent": percent, "shortened": shortened}
+PARTS: Any = _TEMPLATES.get_template("parts.html.jinja").module

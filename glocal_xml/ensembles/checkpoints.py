@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ def run_ensemble(
         candidates: How many labels each member brings in.
     """
     started = time.time()
+    check_members(members, top_k)
     _check(members, data_args, args)
     for member in members:
         check_run_folder(args.output_dir, resume=None, overwrite=args.overwrite_output, model=member)
@@ -56,7 +57,7 @@ def run_ensemble(
     settle_ranks(args, label_space)
     top_k, candidates = min(top_k, label_space.num_labels), min(candidates, label_space.num_labels)
     depth = max(top_k, *args.metrics_at)
-    _check_candidates(members, top_k, candidates, depth)
+    _check_candidates(members, candidates, depth)
     texts, label_space = load_texts(data_args, label_space, args.seed)
     logger.info("labels: %s", label_space.describe())
     names = member_names(members)
@@ -71,17 +72,8 @@ def run_ensemble(
         max_length=data_args.max_length,
     )
     rankings = {ENSEMBLE: ids} | dict(zip(names, member_ids, strict=True))
-    results: dict[str, Any] = {
-        ENSEMBLE: {
-            "members": dict(zip(names, members, strict=True)),
-            "top_k": top_k,
-            "candidates": candidates,
-            "data": vars(data_args),
-            **{name: getattr(args, name) for name in ("metrics_at", "propensity_a", "propensity_b", "seed")},
-        },
-        "data": data_facts(texts, label_space),
-        "environment": environment(args),
-    }
+    results = ensemble_facts(names, members, data_args, args, top_k=top_k, candidates=candidates, seed=args.seed)
+    results["data"] = data_facts(texts, label_space)
     lines, first = [], 0
     for name, part in texts.items():
         rows, labels = slice(first, first + len(part)), list(part["labels"])
@@ -95,6 +87,15 @@ def run_ensemble(
             best, values = ids[rows, :top_k], scores[rows, :top_k]
             lines.extend(prediction_lines(name, part["text"], best, values, labels, label_space))
     return write_ensemble(args.output_dir, results, lines, started)
+
+
+def ensemble_facts(
+    names: Sequence[str], members: Sequence[str], data_args: DataArguments, args: XMTCTrainingArguments, **further: Any
+) -> dict[str, Any]:
+    """What results say of the members of an ensemble, its settings and the machine."""
+    settings = {name: getattr(args, name) for name in ("metrics_at", "propensity_a", "propensity_b")}
+    facts = {"members": dict(zip(names, members, strict=True)), "data": vars(data_args), **settings, **further}
+    return {ENSEMBLE: facts, "environment": environment(args)}
 
 
 def write_ensemble(
@@ -114,17 +115,14 @@ def shared_label_space(members: Sequence[str]) -> LabelSpace:
     """The label space of the first model; another one with other labels, or in another order, is an error."""
     label_space = trained_label_space(members[0])
     for member in members[1:]:
-        names, other = label_space.names, trained_label_space(member).names
-        place = next((i for i, (name, there) in enumerate(zip(names, other, strict=False)) if name != there), None)
-        if place is None and len(names) != len(other):
-            place = min(len(names), len(other))
-        if place is not None:
-            found = [repr(each[place]) if place < len(each) else "missing" for each in (names, other)]
-            raise ValueError(
-                f"Label {place} is {found[0]} in {members[0]} and {found[1]} in {member}, but members of an ensemble "
-                "must have the same labels in the same order: train them on the same texts, or all with the same "
-                "`--label_names_file`."
-            )
+        for place, (name, other) in enumerate(zip_longest(label_space.names, trained_label_space(member).names)):
+            if name != other:
+                found = ["missing" if each is None else repr(each) for each in (name, other)]
+                raise ValueError(
+                    f"Label {place} is {found[0]} in {members[0]} and {found[1]} in {member}, but members of an "
+                    "ensemble must have the same labels in the same order: train them on the same texts, or all with "
+                    "the same `--label_names_file`."
+                )
     return label_space
 
 
@@ -138,17 +136,21 @@ def member_names(members: Sequence[str]) -> list[str]:
     return names
 
 
-def _check(members: Sequence[str], data_args: DataArguments, args: XMTCTrainingArguments) -> None:
+def check_members(members: Sequence[str], top_k: int) -> None:
+    """Refuses what is no ensemble."""
     if len(members) < 2:
         raise ValueError(
-            f"An ensemble needs two models or more, got {len(members)}: `glocal-xml ensemble MODEL MODEL … [OPTIONS]`."
+            f"An ensemble needs two members or more, got {list(members)}: see `glocal-xml ensemble --help`."
         )
+    if top_k < 1:
+        raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
+
+
+def _check(members: Sequence[str], data_args: DataArguments, args: XMTCTrainingArguments) -> None:
     check_arguments(ModelArguments(model=members[0]), data_args, training=False)
-    given = {"train_file": data_args.train_file, "streaming": data_args.streaming, "windows": data_args.windows}
-    unfit = [
-        name for name, value in (given | {"resume_from_checkpoint": args.resume_from_checkpoint}).items() if value
-    ]
-    if unfit:
+    given = {name: getattr(data_args, name) for name in ("train_file", "streaming", "windows")}
+    given["resume_from_checkpoint"] = args.resume_from_checkpoint
+    if unfit := [name for name, value in given.items() if value]:
         raise ValueError(
             f"An ensemble trains nothing and reads the start of its texts several times: leave out {', '.join(unfit)}."
         )
@@ -158,9 +160,7 @@ def _check(members: Sequence[str], data_args: DataArguments, args: XMTCTrainingA
         )
 
 
-def _check_candidates(members: Sequence[str], top_k: int, candidates: int, depth: int) -> None:
-    if top_k < 1:
-        raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
+def _check_candidates(members: Sequence[str], candidates: int, depth: int) -> None:
     if candidates < depth:
         raise ValueError(
             f"`candidates` is {candidates}, but {depth} labels are to be ranked by `top_k` and `metrics_at`: pass "

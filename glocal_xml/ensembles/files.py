@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,11 @@ from glocal_xml.data import LabelSpace, read_rows
 from glocal_xml.metrics import pad_label_lists, xmtc_metrics
 from glocal_xml.runs.prepare import read_label_names
 from glocal_xml.runs.report import results_table
-from glocal_xml.runs.run_folder import check_run_folder
+from glocal_xml.runs.run_folder import check_run_folder, prediction_lines
 from glocal_xml.training.arguments import DataArguments, XMTCTrainingArguments
 from glocal_xml.training.rankings import ranking_metrics
-from glocal_xml.training.run_facts import environment
 
-from .checkpoints import ENSEMBLE, member_names, write_ensemble
+from .checkpoints import ENSEMBLE, check_members, ensemble_facts, member_names, write_ensemble
 from .prediction_files import PredictionFile, read_prediction_file
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ def run_file_ensemble(
         top_k: How many labels of each text to write to `predictions.jsonl`.
     """
     started = time.time()
+    check_members(paths, top_k)
     check_run_folder(args.output_dir, resume=None, overwrite=args.overwrite_output)
     names = member_names(paths)
     label_names = read_label_names(data_args.label_names_file)
@@ -51,30 +52,28 @@ def run_file_ensemble(
     texts = check_same_texts(files, None if test is None else [row["text"] for row in test])
     space, has_counts = _label_space(files, test or [], label_names, data_args)
     ids, scores = mean_ranking(files, space)
-    results: dict[str, Any] = {
-        ENSEMBLE: {
-            "members": dict(zip(names, paths, strict=True)),
-            "labels_of_a_text": {name: file.top_k for name, file in zip(names, files, strict=True)},
-            "top_k": top_k,
-            "data": vars(data_args),
-            **{name: getattr(args, name) for name in ("metrics_at", "propensity_a", "propensity_b")},
-        },
-        "data": {"texts": {"test": len(ids)}, "labels": space.num_labels, "evaluation_only": len(space.unseen)},
-        "environment": environment(args),
-    }
+    results = ensemble_facts(names, paths, data_args, args, top_k=top_k)
+    results[ENSEMBLE]["labels_of_a_text"] = {name: file.top_k for name, file in zip(names, files, strict=True)}
+    results["data"] = {"texts": {"test": len(ids)}, "labels": space.num_labels, "evaluation_only": len(space.unseen)}
     if test is not None:
         true = pad_label_lists([space.encode(row["labels"]) for row in test])
         rankings = {ENSEMBLE: ids} | {
             name: pad_label_lists([_in_order(labels, space) for labels in file.labels])
             for name, file in zip(names, files, strict=True)
         }
-        results["test"] = {
-            name: _metrics(best, true, space if has_counts else None, args) for name, best in rankings.items()
-        }
+        results["test"] = {}
+        for name, best in rankings.items():
+            # Those that go by training counts only where these are known.
+            ks = [k for k in args.metrics_at if k <= best.shape[1]]
+            known = ranking_metrics(best, true, space, args) if has_counts else xmtc_metrics(best, true, ks=ks)
+            results["test"][name] = known
         logger.info("test, %d texts\n%s", len(test), results_table(results["test"], args))
         if not has_counts:
             logger.info("PSP needs training counts: pass the training texts by `--train_file`.")
-    lines = list(_lines(texts, ids[:, :top_k], scores[:, :top_k], test, space))
+    own = [best[best >= 0] for best in ids[:, :top_k]]
+    values = [row[: len(best)] for row, best in zip(scores, own, strict=True)]
+    labels = [[] if test is None else _in_order(test[row]["labels"], space) for row in range(len(ids))]
+    lines = list(prediction_lines("test", texts or [None] * len(ids), own, values, labels, space))
     return write_ensemble(args.output_dir, results, lines, started)
 
 
@@ -88,7 +87,7 @@ def mean_ranking(files: Sequence[PredictionFile], space: LabelSpace) -> tuple[np
     mean = sum(_matrix(file, space, width) for file in files) / len(files)  # (texts, labels), sparse
     most = int(np.diff(mean.indptr).max(initial=0))
     ids, scores = np.full((mean.shape[0], most), -1, dtype=np.int64), np.zeros((mean.shape[0], most))
-    for row, (start, end) in enumerate(zip(mean.indptr[:-1], mean.indptr[1:], strict=True)):
+    for row, (start, end) in enumerate(pairwise(mean.indptr)):
         order = np.lexsort((mean.indices[start:end], -mean.data[start:end]))
         ids[row, : end - start] = mean.indices[start:end][order]
         scores[row, : end - start] = mean.data[start:end][order]
@@ -96,12 +95,9 @@ def mean_ranking(files: Sequence[PredictionFile], space: LabelSpace) -> tuple[np
 
 
 def _matrix(file: PredictionFile, space: LabelSpace, width: int) -> sparse.csr_array:
-    starts = np.cumsum([0, *map(len, file.labels)])
-    ids = [i for labels in file.labels for i in _in_order(labels, space)]
-    scores = [score for row in file.scores for score in row]
-    return sparse.csr_array(
-        (np.array(scores, float), np.array(ids, np.int64), starts), shape=(len(file.labels), width)
-    )
+    ids = np.fromiter((i for labels in file.labels for i in _in_order(labels, space)), np.int64)
+    scores = np.fromiter(chain.from_iterable(file.scores), float)
+    return sparse.csr_array((scores, ids, np.cumsum([0, *map(len, file.labels)])), shape=(len(file.labels), width))
 
 
 def _in_order(labels: Iterable[str], space: LabelSpace) -> list[int]:
@@ -112,9 +108,8 @@ def _in_order(labels: Iterable[str], space: LabelSpace) -> list[int]:
 def check_same_texts(files: Sequence[PredictionFile], texts: list[str] | None) -> list[str] | None:
     """The texts, if the test file or any of the files has them; files about other texts are an error."""
     source = "the test file"
-    for file in files:
-        if texts is None and file.texts is not None:
-            texts, source = file.texts, file.path
+    if texts is None:
+        texts, source = next(((file.texts, file.path) for file in files if file.texts is not None), (None, source))
     number = len(files[0].labels) if texts is None else len(texts)
     for file in files:
         if len(file.labels) != number:
@@ -151,34 +146,5 @@ def _label_space(
 
 
 def _rows(path: str, data_args: DataArguments) -> Iterator[dict[str, Any]]:
-    return read_rows(
-        path,
-        file_format=data_args.file_format,
-        text_column=data_args.text_column,
-        labels_column=data_args.labels_column,
-        label_delimiter=data_args.label_delimiter,
-        label_map=data_args.label_map,
-    )
-
-
-def _metrics(
-    best: np.ndarray, true: np.ndarray, space: LabelSpace | None, args: XMTCTrainingArguments
-) -> dict[str, float]:
-    """All metrics, those that go by training counts only where these are known."""
-    if space is not None:
-        return ranking_metrics(best, true, space, args)
-    return xmtc_metrics(best, true, ks=[k for k in args.metrics_at if k <= best.shape[1]])
-
-
-def _lines(
-    texts: list[str] | None, ids: np.ndarray, scores: np.ndarray, test: list[dict[str, Any]] | None, space: LabelSpace
-) -> Iterator[dict[str, Any]]:
-    for row, (best, values) in enumerate(zip(ids, scores, strict=True)):
-        own = best >= 0
-        pairs = zip(space.decode(best[own]), values[own], strict=True)
-        yield {
-            "part": "test",
-            **({} if texts is None else {"text": texts[row]}),
-            "predictions": [{"label": name, "score": round(float(score), 6)} for name, score in pairs],
-            **({} if test is None else {"labels": test[row]["labels"]}),
-        }
+    names = ("file_format", "text_column", "labels_column", "label_delimiter", "label_map")
+    return read_rows(path, **{name: getattr(data_args, name) for name in names})

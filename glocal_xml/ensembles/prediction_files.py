@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,8 @@ def read_prediction_file(
     if path.endswith(".npz"):
         read = _from_matrix(path, _known(path, label_names))
     else:
-        rows = _rows(path)
-        first = next(iter(rows), "")
-        if first.lstrip().startswith("{"):
+        rows = [row["text"] for row in read_text_rows(path, file_format="lines")]
+        if rows and rows[0].lstrip().startswith("{"):
             read = _from_json_lines(path, text_column)
         else:
             read = _from_omikuji(path, rows, _known(path, label_names))
@@ -83,10 +83,6 @@ def _known(path: str, label_names: Sequence[str] | None) -> Sequence[str]:
             "labels.txt of a trained model where the numbers are those of it."
         )
     return label_names
-
-
-def _rows(path: str) -> list[str]:
-    return [row["text"] for row in read_text_rows(path, file_format="lines")]
 
 
 def _from_json_lines(path: str, text_column: str) -> PredictionFile:
@@ -132,7 +128,7 @@ def _from_omikuji(path: str, rows: Iterable[str], label_names: Sequence[str]) ->
 def _from_matrix(path: str, label_names: Sequence[str]) -> PredictionFile:
     matrix = read_sparse_matrix(path)
     labels, scores = [], []
-    for start, end in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True):
+    for start, end in pairwise(matrix.indptr):
         ids, values = matrix.indices[start:end], matrix.data[start:end].astype(float)
         # PECOS does not always write the best first.
         order = np.lexsort((ids, -values))

@@ -1,17 +1,17 @@
 """The estimate of a run: memory, products and time of its steps, encoder, heads and optimiser together."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import nn
-from transformers.trainer_utils import SaveStrategy
 
 from glocal_xml.modeling import XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.training import XMTCTrainingArguments
 
-from .encoder_trace import EncoderTrace, trace_encoder
-from .miniatures import encoder_seconds, nodes_below, optimizer_seconds, planned_heads
-from .planned_model import MOMENTS, optimizer_of, plan_model
+from .miniatures import encoder_seconds, optimizer_seconds, planned_heads
+from .planned_model import MOMENTS, EncoderTrace, optimizer_of, plan_model, trace_encoder
 from .workload import Workload
 
 # Names, index and counts of the label space, measured on half a million short names.
@@ -60,7 +60,7 @@ def estimate_run(config: XMTCConfig, workload: Workload, args: XMTCTrainingArgum
         args: Training arguments.
         process: Bytes of a process that has only imported the packages.
     """
-    model = plan_model(config, args.gradient_checkpointing)
+    model, steps = plan_model(config, args.gradient_checkpointing), workload.number_of_steps(args)
     texts = min(args.per_device_train_batch_size, workload.num_texts)
     tokens = math.ceil(workload.padded_length(texts, args.train_sampling_strategy == "group_by_length"))
     trace = trace_encoder(model, texts, tokens, workload.token_types)
@@ -68,7 +68,7 @@ def estimate_run(config: XMTCConfig, workload: Workload, args: XMTCTrainingArgum
     seconds = {"encoder": encoder_seconds(model, texts, tokens, trace.flops)}
     seconds |= {name: head_seconds for name, (_, head_seconds) in heads.items()}
     # A forward pass has a third of the products of a step: gradients by inputs and by weights are the others.
-    evaluation = number_of_evaluated(workload, args) * sum(seconds.values()) / texts / 3
+    evaluation = workload.number_of_evaluated(args) * sum(seconds.values()) / texts / 3
     seconds = {name: args.gradient_accumulation_steps * part for name, part in seconds.items()}
     dense, sparse = _trained(model, trace)
     seconds["optimiser"] = _numbers(dense) * optimizer_seconds(model, args, sparse=False)
@@ -87,9 +87,9 @@ def estimate_run(config: XMTCConfig, workload: Workload, args: XMTCTrainingArgum
         tokens_of_a_text=tokens,
         step_flops={"encoder": trace.flops} | {name: flops for name, (flops, _) in heads.items()},
         step_seconds=seconds,
-        steps=workload.number_of_steps(args),
+        steps=steps,
         evaluation_seconds=evaluation,
-        run_seconds=workload.number_of_steps(args) * seconds["all"] + evaluation,
+        run_seconds=steps * seconds["all"] + evaluation,
     )
 
 
@@ -110,32 +110,18 @@ def step_memory(
     moments = MOMENTS[optimizer_of(args, model)[0]]
     # Besides moments the number of steps, which sparse tables have for every row; rows not yet in play count too.
     state = sum(moments * p.nbytes for p in dense + sparse) + 4 * bool(moments) * (len(dense) + sum(map(len, sparse)))
-    gradients = sum(p.nbytes for p in dense)
-    if args.gradient_accumulation_steps > 1:
-        # Those of earlier batches are there already when a loss makes the next ones.
-        tables = {id(p) for p in _label_tables(model)}
-        gradients += sum(p.nbytes for p in dense if id(p) in tables)
+    # Those of label tables are there already from earlier batches when a loss makes the next ones.
+    twice = set(_label_tables(model)) if args.gradient_accumulation_steps > 1 else set()
     tokens = workload.num_texts * workload.lengths.mean()
     return {
         "process": process,
         "data": int(_BYTES_OF_A_TOKEN * tokens + _BYTES_OF_A_LABEL * workload.num_labels),
         "weights": sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers())),
         "optimizer": state,
-        "gradients": gradients,
+        "gradients": sum(p.nbytes * (2 if p in twice else 1) for p in dense),
         "activations": trace.peak_bytes,
         "heads": sum(head.bytes(workload, texts) for head in planned_heads(model)),
     }
-
-
-def number_of_evaluated(workload: Workload, args: XMTCTrainingArguments) -> int:
-    """Validation texts whenever the run saves and once at the end, and test texts."""
-    steps = workload.number_of_steps(args)
-    saves = {
-        SaveStrategy.EPOCH: math.ceil(args.num_train_epochs),
-        SaveStrategy.STEPS: steps / args.save_steps if args.save_steps >= 1 else 1 / args.save_steps,
-    }
-    validation, test = workload.num_evaluated
-    return validation * (int(saves.get(args.save_strategy, 0)) + 1) + test
 
 
 def _label_tables(model: XMTCPreTrainedModel) -> list[nn.Parameter]:
@@ -143,18 +129,18 @@ def _label_tables(model: XMTCPreTrainedModel) -> list[nn.Parameter]:
     return [p for name, p in model.named_parameters() if "label_embeddings" in name or "label_outputs" in name]
 
 
-def _numbers(parameters) -> int:
+def _numbers(parameters: Iterable[nn.Parameter]) -> int:
     return sum(p.numel() for p in parameters)
 
 
 def _trained(model: XMTCPreTrainedModel, trace: EncoderTrace) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Parameters with dense gradients, and tables of which a step touches the rows of candidates alone."""
     sparse = [module.weight for module in model.modules() if isinstance(module, nn.Embedding) and module.sparse]
-    others = trace.untrained | {id(p) for p in sparse}
-    return [p for p in model.parameters() if id(p) not in others], sparse
+    others = trace.untrained.union(sparse)
+    return [p for p in model.parameters() if p not in others], sparse
 
 
 def _rows_in_play(config: XMTCConfig, texts: int) -> dict[int, float]:
     """Share of the rows of each sparse table, by its size, that texts update, as if each chose nodes at random."""
-    beam = config.training_beam
-    return {below: 1 - (1 - min(1.0, beam / above)) ** texts for above, below in nodes_below(config)}
+    sizes = [*config.tree_levels, config.num_labels]
+    return {below: 1 - (1 - min(1.0, config.training_beam / n)) ** texts for n, below in pairwise(sizes)}

@@ -3,25 +3,26 @@
 import copy
 import math
 import statistics
-import time
+import timeit
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, addmm_flop, baddbmm_flop
 from transformers.initialization import no_init_weights
 
-from glocal_xml.modeling import XMTCConfig, XMTCPreTrainedModel
+from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.modeling.encoder import new_encoder
 from glocal_xml.modeling.fused_loss import CPU_CHUNK_BYTES
 from glocal_xml.training import XMTCTrainingArguments
 from glocal_xml.training.gradient_clipping import clip_gradients
 
-from .encoder_trace import LiveBytes
-from .planned_model import new_model, optimizer_of
+from .planned_model import LiveBytes, optimizer_of
 from .workload import Workload
 
+Run = Callable[[], None]
 # Products of one run of a miniature: enough to be measured, few enough to take a moment.
 _HEAD_FLOPS = 4e9
 # More for the encoder: in a trial one or two texts of 128 tokens ran a fifth slower than batches of four to sixteen.
@@ -37,57 +38,49 @@ _ROW_SIZE = 256
 
 @dataclass(frozen=True)
 class PlannedHead:
-    """
-    A head, and what its loss goes over.
-
-    Args:
-        config: Configuration of the model.
-        name: Name of the head.
-        num_labels: Its labels, or nodes of a tree.
-        candidates: Labels or nodes that are scored for a text; None where all are.
-        ranks_all: Whether all are scored once more: the first level of a tree, and before a collaborative loss.
-    """
+    """A head of a model, over all labels or the nodes of a level of a tree."""
 
     config: XMTCConfig
     name: str
     num_labels: int
+    # Labels or nodes that are scored for a text; None where all are.
     candidates: float | None
+    # Whether all are scored once more: the first level of a tree, and before a collaborative loss.
     ranks_all: bool
 
     def costs(self, workload: Workload, texts: int, tokens: int, most: int = _LABELS) -> tuple[float, float]:
         """Products of a batch in floating-point operations and their seconds, from a run with `most` labels."""
         labels = self._rows(most)
-        some = max(1, min(texts, int(_HEAD_FLOPS / counted_flops(self._run(labels, workload, 1, tokens)))))
-        run = self._run(labels, workload, some, tokens)
+        head = self._small(labels)
+        one = counted_flops(self._run(head, labels, workload, 1, tokens))
+        some = max(1, min(texts, int(_HEAD_FLOPS / one)))
+        run = self._run(head, labels, workload, some, tokens)
         counted = flops = counted_flops(run)
         if self.candidates is None and labels < self.num_labels:
             # Products grow with the labels along a straight line, which layers before the labels lift.
-            half = counted_flops(self._run(labels // 2, workload, some, tokens))
+            half = counted_flops(self._run(self._small(labels // 2), labels // 2, workload, some, tokens))
             flops += (flops - half) * (self.num_labels - labels) / (labels - labels // 2)
         flops *= texts / some
         return flops, median_seconds(run) * flops / counted
 
     def bytes(self, workload: Workload, texts: int) -> int:
         """Memory in a batch of the longest texts, beyond weights and their dense gradients."""
-
-        def peak(number: int) -> int:
-            head = self._small(self._rows(32))
+        peaks, labels = [], self._rows(32)
+        for number in (1, 2):
+            head = self._small(labels)
             # Chunks of labels, whose size does not depend on texts, are counted apart.
             head.chunk_bytes = 1
-            run = self._run(self._rows(32), workload, number, workload.longest, head)
+            run = self._run(head, labels, workload, number, workload.longest)
             with LiveBytes(head) as memory:
                 run()
-            return memory.peak - sum(
-                p.nbytes for p in head.parameters() if p.grad is not None and not p.grad.is_sparse
-            )
-
-        one, two = peak(1), peak(2)
+            dense = [p for p in head.parameters() if p.grad is not None and not p.grad.is_sparse]
+            peaks.append(memory.peak - sum(p.nbytes for p in dense))
         # Four numbers for each label, text and token at most; candidates are not scored in chunks.
         scored = 16 * self.num_labels * texts * workload.longest
         chunk = 0 if self.candidates else min(scored, self.config.label_chunk_bytes or CPU_CHUNK_BYTES)
         # Single-precision logits of all labels, copies of them and their order.
         ranked = 16 * texts * self.num_labels if self.ranks_all else 0
-        return one + (texts - 1) * (two - one) + chunk + ranked
+        return peaks[0] + (texts - 1) * (peaks[1] - peaks[0]) + chunk + ranked
 
     def _rows(self, most: int) -> int:
         return min(self.num_labels, most if self.candidates is None else 8 * math.ceil(self.candidates))
@@ -99,7 +92,7 @@ class PlannedHead:
         if getattr(config, "tree_levels", None):
             config.tree_levels = [min(size, num_labels) for size in config.tree_levels]
         with torch.device("meta"), no_init_weights():
-            head = all_heads(new_model(config))[self.name]
+            head = all_heads(FAMILIES[type(config)](config))[self.name]
         head.to_empty(device="cpu")
         for parameter in head.parameters():
             nn.init.normal_(parameter, std=0.02)
@@ -109,11 +102,8 @@ class PlannedHead:
             head.set_label_counts(torch.arange(num_labels, 0, -1))
         return head
 
-    def _run(
-        self, num_labels: int, workload: Workload, texts: int, tokens: int, head: nn.Module | None = None
-    ) -> Callable[[], None]:
+    def _run(self, head: nn.Module, num_labels: int, workload: Workload, texts: int, tokens: int) -> Run:
         """Loss and gradients over few labels."""
-        head = head or self._small(num_labels)
         first = getattr(head, "mlp_hidden", None) or getattr(head, "key", None)
         size = head.label_embeddings.weight.shape[1] if first is None else first.in_features
         inputs = [torch.randn(texts, size, requires_grad=True)]
@@ -140,25 +130,18 @@ class PlannedHead:
 
 def all_heads(model: XMTCPreTrainedModel) -> dict[str, nn.Module]:
     """The heads over the nodes of a label tree from the top, where there is one, and those of the branches."""
-    levels = model.level_heads() if getattr(model.config, "tree_levels", None) else {}
-    return {**levels, **model.branch_heads()}
+    return {**getattr(model, "level_heads", dict)(), **model.branch_heads()}
 
 
 def planned_heads(model: XMTCPreTrainedModel) -> list[PlannedHead]:
     """All heads of a planned model, with what their losses go over."""
-    config, below = model.config, nodes_below(model.config)
-    sizes = [*(above for above, _ in below), config.num_labels]
-    candidates = [None, *(min(config.training_beam, above) * number / above for above, number in below)]
-    ranks_all = bool(below) or getattr(config, "training_loss", None) == "collaborative"
+    config, levels = model.config, getattr(model.config, "tree_levels", None) or []
+    sizes = [*levels, config.num_labels]
+    candidates = [None, *(min(config.training_beam, n) * below / n for n, below in pairwise(sizes))]
+    ranks_all = bool(levels) or getattr(config, "training_loss", None) == "collaborative"
     # All branches come after the last level.
-    levels = {name: min(i, len(below)) for i, name in enumerate(all_heads(model))}
-    return [PlannedHead(config, name, sizes[i], candidates[i], ranks_all and i == 0) for name, i in levels.items()]
-
-
-def nodes_below(config: XMTCConfig) -> list[tuple[int, int]]:
-    """Nodes of each level of a label tree, with the number of nodes or labels below; empty without a tree."""
-    levels = getattr(config, "tree_levels", None) or []
-    return list(zip(levels, [*levels[1:], config.num_labels], strict=True)) if levels else []
+    at = {name: min(i, len(levels)) for i, name in enumerate(all_heads(model))}
+    return [PlannedHead(config, name, sizes[i], candidates[i], ranks_all and i == 0) for name, i in at.items()]
 
 
 def encoder_seconds(model: XMTCPreTrainedModel, texts: int, tokens: int, flops: float) -> float:
@@ -170,11 +153,11 @@ def encoder_seconds(model: XMTCPreTrainedModel, texts: int, tokens: int, flops: 
     encoder = new_encoder(small, attn_implementation=model.config.encoder._attn_implementation).train()
     if model.is_gradient_checkpointing:
         encoder.gradient_checkpointing_enable()
+    options = {"use_mems": False} if small.model_type == "xlnet" else {}
 
     def run(number: int) -> None:
         encoder.zero_grad()
         ids = torch.randint(1000, (number, tokens))
-        options = {"use_mems": False} if small.model_type == "xlnet" else {}
         encoder(input_ids=ids, attention_mask=torch.ones_like(ids), **options).last_hidden_state.sum().backward()
 
     one = counted_flops(lambda: run(1))
@@ -202,25 +185,20 @@ def optimizer_seconds(model: XMTCPreTrainedModel, args: XMTCTrainingArguments, s
     return median_seconds(run) / (rows * _ROW_SIZE)
 
 
-def counted_flops(run: Callable[[], None]) -> int:
+def counted_flops(run: Run) -> int:
     """Floating-point operations of the products of a run, with those that torch's counter leaves out."""
     aten = torch.ops.aten
     more = {
         aten.addmm_: lambda total, left, right, **options: addmm_flop(None, left, right),
         aten.baddbmm_: lambda total, left, right, **options: baddbmm_flop(None, left, right),
-        aten.mv: lambda matrix, vector, **options: 2 * matrix[0] * matrix[1],
-        aten.addmv_: lambda total, matrix, vector, **options: 2 * matrix[0] * matrix[1],
+        aten.mv: lambda matrix, *rest, **options: 2 * math.prod(matrix),
+        aten.addmv_: lambda total, matrix, *rest, **options: 2 * math.prod(matrix),
     }
     with FlopCounterMode(display=False, custom_mapping=more) as counter:
         run()
     return counter.get_total_flops()
 
 
-def median_seconds(run: Callable[[], None]) -> float:
+def median_seconds(run: Run) -> float:
     """Median of several runs, after a first one that is not counted."""
-    seconds = []
-    for _ in range(_RUNS + 1):
-        started = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds[1:])
+    return statistics.median(timeit.repeat(run, number=1, repeat=_RUNS + 1)[1:])

@@ -1,23 +1,32 @@
-"""The model of a run without its weights: every parameter has a shape, and none takes memory."""
+"""The model of a run without its weights, every parameter of which has a shape; and a step of its encoder."""
 
-from typing import Any
+import weakref
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import AutoConfig, Trainer
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Trainer
 from transformers.initialization import no_init_weights
 
 from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelTree, tree_level_sizes
-from glocal_xml.loading.start_model import make_config
 from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
-from glocal_xml.runs.prepare import encoder_path
+from glocal_xml.modeling.encoder import chosen_layers
+from glocal_xml.runs.model import recipe_config
 from glocal_xml.runs.word_encoder import WORD_ENCODER
-from glocal_xml.trained_model import plain_model_errors, trained_config
+from glocal_xml.trained_model import trained_config
 from glocal_xml.training import ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.rowwise_adamw import RowwiseAdamW, for_sparse_tables
 
+# glibc takes larger blocks from the system and gives them back; smaller ones leave gaps in its heap, which the next
+# step fills only in part. In trials with a small BERT and batches of 4 to 32 texts the heap was 1.2 to 1.45 times as
+# large as what lived in it.
+_OWN_PAGES = 32 * 2**20
+_HEAP_GAPS = 1.33
 # Numbers that each optimiser keeps for a parameter.
 MOMENTS = {torch.optim.AdamW: 2, RowwiseAdamW: 2, torch.optim.SGD: 0}
 _REFUSED_ENCODERS = {
@@ -38,40 +47,21 @@ def planned_config(model_args: ModelArguments, num_labels: int) -> XMTCConfig:
     """The configuration that a run gives its model; no weights are read."""
     if model_args.model is not None:
         config = trained_config(model_args.model)
-        check_encoder(NO_ENCODER if config.encoder is None else None)
         # Training steps are those of the heads.
         config.lexical = config.memory = config.blend = None
         return config
-    with plain_model_errors(model_args.encoder):
-        encoder = AutoConfig.from_pretrained(encoder_path(model_args.encoder), **model_args.encoder_options)
-    return make_config(
-        next(config for config in FAMILIES if config.model_type == model_args.model_type),
-        model_args.model_config,
-        encoder=encoder.to_dict(),
-        attn_implementation=encoder._attn_implementation,
-        num_labels=num_labels,
-        **_planned_tree(model_args.label_tree, num_labels),
-    )
-
-
-def _planned_tree(label_tree: dict[str, Any] | str | None, num_labels: int) -> dict[str, list[int]]:
-    """The levels of the label tree that is asked for, as a field of the configuration."""
-    if label_tree is None:
-        return {}
-    if isinstance(label_tree, str):
-        return {"tree_levels": LabelTree.load(label_tree).level_sizes}
-    options = {name: value for name, value in label_tree.items() if name != "features"}
-    return {"tree_levels": tree_level_sizes(num_labels, **options)}
-
-
-def new_model(config: XMTCConfig) -> XMTCPreTrainedModel:
-    """A model of the family that a configuration is of."""
-    return next(family for kind, family in FAMILIES.items() if kind.model_type == config.model_type)(config)
+    tree = model_args.label_tree
+    if tree is None:
+        return recipe_config(model_args, num_labels)
+    if isinstance(tree, str):
+        return recipe_config(model_args, num_labels, tree_levels=LabelTree.load(tree).level_sizes)
+    options = {name: value for name, value in tree.items() if name != "features"}
+    return recipe_config(model_args, num_labels, tree_levels=tree_level_sizes(num_labels, **options))
 
 
 def plan_model(config: XMTCConfig, gradient_checkpointing: bool = False) -> XMTCPreTrainedModel:
     """The model of a configuration, of shapes only; refuses models whose training steps cannot be estimated."""
-    check_encoder(config.encoder.model_type)
+    check_encoder(NO_ENCODER if config.encoder is None else config.encoder.model_type)
     if getattr(config, "negatives", None) == "static":
         raise ValueError(
             "What static `negatives` take is not known here: levels with encoders of their own train in turn. "
@@ -79,7 +69,7 @@ def plan_model(config: XMTCConfig, gradient_checkpointing: bool = False) -> XMTC
         )
     # Tensors of this mode have shapes and a device, but no memory; torch has no public name for it.
     with FakeTensorMode(), no_init_weights():
-        model = new_model(config).train()
+        model = FAMILIES[type(config)](config).train()
     if gradient_checkpointing:
         model.gradient_checkpointing_enable()
     return model
@@ -95,3 +85,60 @@ def optimizer_of(args: XMTCTrainingArguments, model: nn.Module) -> tuple[type[to
             "or `--optim sgd`."
         )
     return optimizer_class, options
+
+
+class EncoderTrace(NamedTuple):
+    """Products of a forward and backward pass, the most bytes besides weights, and parameters without a gradient."""
+
+    flops: int
+    peak_bytes: int
+    untrained: set[nn.Parameter]
+
+
+def trace_encoder(model: XMTCPreTrainedModel, texts: int, tokens: int, token_types: bool = False) -> EncoderTrace:
+    """A training step of the encoder of a planned model, as far as heads read it, and of layers before the heads."""
+    memory, flops = LiveBytes(model), FlopCounterMode(display=False)
+    layers = getattr(model, "layers", None) or {model.last_layer}
+    # Not `encode_texts`, whose checks read values back.
+    names = ("input_ids", "attention_mask", *(["token_type_ids"] if token_types else []))
+    with next(model.parameters()).fake_mode:
+        inputs = {name: torch.ones(texts, tokens, dtype=torch.long) for name in names}
+        with flops, memory:
+            states = chosen_layers(model.encoder, inputs, set(layers))
+            if getattr(model.config, "detach_local", False):
+                states = {layer: states[layer] for layer in model.document_layers}
+            # A pooler, or whatever else stands between the encoder and a head.
+            between = [layer for layer in model.children() if isinstance(layer, nn.Linear)]
+            documents = [layer(torch.zeros(texts, layer.in_features).requires_grad_()) for layer in between]
+            outputs = [*states.values(), *documents]
+            del states, documents
+            if outputs:
+                torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
+    untrained = {p for p in model.encoder.parameters() if p.grad is None}
+    model.zero_grad()
+    return EncoderTrace(flops.get_total_flops(), memory.peak, untrained)
+
+
+# torch has no public way to see each operation (`torch.utils._python_dispatch`) and the tensors in its results.
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of tensors that are made while it is on and still live, and how many these were at most."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.live = self.peak = 0
+        self._seen = weakref.WeakSet(x.untyped_storage() for x in (*model.parameters(), *model.buffers()))
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and not x.is_sparse]
+        for storage in (tensor.untyped_storage() for tensor in tensors):
+            if storage not in self._seen:
+                self._seen.add(storage)
+                size = storage.nbytes() if storage.nbytes() > _OWN_PAGES else int(_HEAP_GAPS * storage.nbytes())
+                self._count(size)
+                weakref.finalize(storage, self._count, -size)
+        return result
+
+    def _count(self, size: int) -> None:
+        self.live += size
+        self.peak = max(self.peak, self.live)

@@ -2,8 +2,8 @@
 
 import copy
 import json
+import shlex
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -56,48 +56,30 @@ class Proposal:
     peak: int
 
     def __str__(self) -> str:
-        return " ".join(f"--{name} {_shown(value)}" for name, value in self.flags.items())
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"'{json.dumps(value)}'"
-    return json.dumps(value) if isinstance(value, bool) else str(value)
+        return " ".join(f"--{name} {shlex.quote(json.dumps(value))}" for name, value in self.flags.items())
 
 
 def proposals(plan: Plan, process: int, limit: int) -> list[Proposal]:
-    """
-    Changes with which a run fits, best first; several at once only where none does alone. Empty if nothing helps.
-
-    Args:
-        plan: The run that does not fit.
-        process: Bytes of a process that has only imported the packages.
-        limit: Bytes that there are.
-    """
+    """Changes with which a run fits, best first; several at once only where none does alone. Empty if none helps."""
 
     def proposal(chosen: dict[str, dict[str, Any]]) -> Proposal | None:
         flags: dict[str, Any] = {}
-        for change in chosen.values():
-            fields = flags.get("model_config", plan.model_args.model_config) | change.get("model_config", {})
-            flags |= {**change, "model_config": fields} if "model_config" in change else change
+        for name, value in (flag for change in chosen.values() for flag in change.items()):
+            known = flags.get(name, plan.model_args.model_config)
+            flags[name] = known | value if name == "model_config" else value
         peak = plan.changed(flags).peak(process)
         return Proposal(flags, "; ".join(filter(chosen.get, chosen)), peak) if peak <= limit else None
 
     changes = _changes(plan)
-    alone = [(proposal({effect: flags}) for flags in sizes) for effect, sizes in changes.items()]
-    if found := [fitting[0] for sizes in alone if (fitting := list(islice(filter(None, sizes), 1)))]:
-        return found
+    alone = [next(filter(None, (proposal({e: flags}) for flags in sizes)), None) for e, sizes in changes.items()]
     needed = {effect: sizes[-1] for effect, sizes in changes.items()}
-    best = proposal(needed)
-    if best is None:
-        return []
+    if any(alone) or not proposal(needed):
+        return list(filter(None, alone))
     # What turns out not to be needed is taken back, the graver changes first, or made milder.
     for effect, sizes in reversed(changes.items()):
-        for milder in ({}, *sizes[:-1]):
-            if found := proposal({**needed, effect: milder}):
-                needed[effect], best = milder, found
-                break
-    return [best]
+        milder = (flags for flags in ({}, *sizes[:-1]) if proposal({**needed, effect: flags}))
+        needed[effect] = next(milder, sizes[-1])
+    return [proposal(needed)]
 
 
 def _changes(plan: Plan) -> dict[str, list[dict[str, Any]]]:
@@ -106,9 +88,13 @@ def _changes(plan: Plan) -> dict[str, list[dict[str, Any]]]:
     batch, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
     halvings = [2**i for i in range(1, 20)]
     # The same texts for each update, in more and smaller batches.
-    smaller = [(batch // parts, accumulated * parts) for parts in halvings if batch % parts == 0]
-    names = ("per_device_train_batch_size", "gradient_accumulation_steps")
-    changes = {"same result, a little slower": [dict(zip(names, sizes, strict=True)) for sizes in smaller]}
+    changes = {
+        "same result, a little slower": [
+            {"per_device_train_batch_size": batch // parts, "gradient_accumulation_steps": accumulated * parts}
+            for parts in halvings
+            if batch % parts == 0
+        ]
+    }
     if not args.gradient_checkpointing and plan_model(config).encoder.supports_gradient_checkpointing:
         changes["same result, the encoder's forward pass is made twice"] = [{"gradient_checkpointing": True}]
     if is_new and getattr(config, "tree_levels", None) == [] and config.num_labels > 4 * _CLUSTER_SIZE:

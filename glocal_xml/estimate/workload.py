@@ -1,5 +1,6 @@
 """What a training step has to deal with: texts, their lengths, labels, batches."""
 
+import math
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import SaveStrategy
 
 from glocal_xml.data import LabelSpace
 from glocal_xml.training import XMTCTrainingArguments
@@ -65,8 +67,18 @@ class Workload:
         """Optimiser steps of the whole run."""
         if args.max_steps > 0:
             return args.max_steps
-        batches = -(-self.num_texts // args.per_device_train_batch_size)
-        return int(np.ceil(-(-batches // args.gradient_accumulation_steps) * args.num_train_epochs))
+        batches = math.ceil(self.num_texts / args.per_device_train_batch_size)
+        return math.ceil(math.ceil(batches / args.gradient_accumulation_steps) * args.num_train_epochs)
+
+    def number_of_evaluated(self, args: XMTCTrainingArguments) -> int:
+        """Validation texts whenever the run saves and once at the end, and test texts."""
+        saves: float = 0
+        if args.save_strategy == SaveStrategy.EPOCH:
+            saves = math.ceil(args.num_train_epochs)
+        elif args.save_strategy == SaveStrategy.STEPS:
+            saves = (self.number_of_steps(args) if args.save_steps >= 1 else 1) / args.save_steps
+        validation, test = self.num_evaluated
+        return validation * (int(saves) + 1) + test
 
 
 def measured_workload(texts: dict[str, Any], label_space: LabelSpace, tokenizer: PreTrainedTokenizerBase) -> Workload:

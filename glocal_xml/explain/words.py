@@ -90,15 +90,3 @@ class ReadWords:
             torch.tensor(self._columns, dtype=torch.long, device=values.device),
             values[:, self._tokens] * values.new_tensor(self._shares),
         )
-
-
-def read_words(
-    text: str, token_spans: Sequence[tuple[int, int]], weights: torch.Tensor
-) -> tuple[list[Word], torch.Tensor]:
-    """
-    The words that tokens cover, and the weights of tokens, (labels, tokens), summed over each, (labels, words).
-
-    Tokens that cover no word are left out, so that the weights of words may sum to less than those of tokens.
-    """
-    read = ReadWords(text, token_spans)
-    return read.words, read.sums(weights)

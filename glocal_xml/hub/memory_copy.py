@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from safetensors.torch import load_file, save_file
-
-from glocal_xml.json_text import read_json_object
+from huggingface_hub import save_torch_state_dict
+from safetensors.torch import load_file
 
 from .published_files import published_files, regular_file, weight_files
 from .run_files import CARD_FILE
@@ -63,23 +62,10 @@ def copy_without_memory(folder: str | os.PathLike, target: str | os.PathLike) ->
     if os.path.lexists(folder / CARD_FILE):
         shutil.copyfile(regular_file(folder, CARD_FILE), target / CARD_FILE)
     (target / _CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    _copy_weights(folder, target, names)
-
-
-def _copy_weights(folder: Path, target: Path, names: list[str]) -> None:
-    sizes, places = 0, {}
+    tensors = {}
     for name in names:
-        if name == _INDEX:
-            continue
-        tensors = load_file(folder / name)
-        kept = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{_MEMORY}.")}
-        if kept:
-            save_file(kept, target / name, metadata={"format": "pt"})
-        sizes += sum(tensor.nbytes for tensor in kept.values())
-        places |= dict.fromkeys(kept, name)
-    if _INDEX in names:
-        index = {
-            "metadata": {**read_json_object(folder / _INDEX).get("metadata", {}), "total_size": sizes},
-            "weight_map": places,
-        }
-        (target / _INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        if name != _INDEX:
+            tensors |= load_file(folder / name)
+    kept = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{_MEMORY}.")}
+    # In several files where there were several.
+    save_torch_state_dict(kept, target, max_shard_size=max((folder / name).stat().st_size for name in names))

@@ -92,7 +92,7 @@ def render_model_card(results: Results, *, name: str) -> str:
     paper = FAMILY_PAPERS.get(model_type)
     # A model without an encoder is of no family.
     if paper is None and model_type != TextExpertsConfig.model_type:
-        raise ValueError(f"No card for {model_type!r}: give the family a row in `FAMILY_PAPERS`.")
+        raise ValueError(f"No card for {model_type!r}: give the family a row in `hub/papers.yaml`.")
     # Its blend now, which may be another than that of its run.
     blend = results["config"]["blend"] if "config" in results else results.get("blend")
     measured = [row for row in results.get("test", results.get("validation", {})) if row != BASELINE]

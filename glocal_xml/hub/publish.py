@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
+from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.utils import validate_repo_id
 
 from glocal_xml.version import __version__
@@ -85,9 +85,7 @@ def publish(
     with plain_hub_errors(space_id):
         space_url = _make_repo(api, space_id, private=private, repo_type="space", space_sdk="gradio")
         known = api.list_repo_files(space_id, repo_type="space")
-        outdated = {name for name in known if name.startswith("glocal_xml/")} - page.keys()
-        operations = [CommitOperationAdd(name, content) for name, content in page.items()]
-        operations += [CommitOperationDelete(name) for name in sorted(outdated)]
+        operations = commit_operations(page, known, ["glocal_xml/*"])
         api.create_commit(space_id, operations, commit_message=f"Show {repo_id}", repo_type="space")
     return Published(url, commit.oid, space_url)
 

@@ -24,12 +24,15 @@ _TOKENIZER = (
     *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "spm.model", "sentencepiece.bpe.model"),
 )
 _OTHERS = ("label_tree.npz", *LABEL_SPACE_FILES, *_TOKENIZER)
+_PATTERNS = (_CONFIG, "model*.safetensors", _INDEX, RESULTS_FILE, *_OTHERS)
 
 # By name: where a file lies, or what it holds where that differs.
 Files = dict[str, Path | bytes]
 
 
-def commit_operations(files: Files, known: Iterable[str]) -> list[CommitOperationAdd | CommitOperationDelete]:
+def commit_operations(
+    files: Files, known: Iterable[str], patterns: Iterable[str] = _PATTERNS
+) -> list[CommitOperationAdd | CommitOperationDelete]:
     """
     What makes a repository hold these files.
 
@@ -37,9 +40,11 @@ def commit_operations(files: Files, known: Iterable[str]) -> list[CommitOperatio
         files: Content by name, as of [`published_files`].
         known: Names of what the repository holds. Of these, weights and the like that the model no longer has are
             deleted, since they might be loaded; all else may be somebody's own.
+        patterns: What such names look like; by default those of a model.
     """
-    patterns = (_CONFIG, "model*.safetensors", _INDEX, RESULTS_FILE, *_OTHERS)
-    ours = {name for name in known if "/" not in name and any(fnmatch(name, pattern) for pattern in patterns)}
+    # Those without a slash are of the first folder alone.
+    found = ((name, pattern) for name in known for pattern in patterns if "/" in pattern or "/" not in name)
+    ours = {name for name, pattern in found if fnmatch(name, pattern)}
     added = [CommitOperationAdd(name, content) for name, content in files.items()]
     return [*added, *(CommitOperationDelete(name) for name in sorted(ours - files.keys()))]
 

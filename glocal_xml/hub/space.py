@@ -25,7 +25,9 @@ def space_files(model_id: str, space_id: str) -> Files:
     The package comes along as source, since the index that a Space installs from does not have it.
     """
     package = Path(__file__).parents[1]
-    sources = [*package.rglob("*.py"), *package.rglob("*.jinja"), package / "py.typed"]
+    sources = [
+        path for path in package.rglob("*") if path.suffix in (".py", ".jinja", ".yaml", ".css", ".js", ".typed")
+    ]
     gradio = _version("gradio", "demo")
     name = space_id.split("/")[1]
     metadata = {

@@ -9,7 +9,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelSpace, LabelTree
@@ -97,7 +97,7 @@ def new_model(
     tree: LabelTree | None,
 ) -> XMTCPreTrainedModel:
     """A new model around a pretrained encoder or that of the words of the tokenizer."""
-    family = next(model for config, model in FAMILIES.items() if config.model_type == model_args.model_type)
+    family = FAMILIES[config_class(model_args.model_type)]
     words = model_args.encoder == WORD_ENCODER
     levels = {} if tree is None else {"tree_levels": tree.level_sizes}
     if "tree_levels" in model_args.model_config:
@@ -125,6 +125,30 @@ def new_model(
     if model.config.label_bias:
         model.start_label_bias(label_space.log_odds())
     return model
+
+
+def recipe_config(model_args: ModelArguments, num_labels: int, **fields: Any) -> XMTCConfig:
+    """The configuration of a new model around a pretrained encoder; no weights are read."""
+    encoder = encoder_config(model_args)
+    return make_config(
+        config_class(model_args.model_type),
+        model_args.model_config,
+        encoder=encoder.to_dict(),
+        attn_implementation=encoder._attn_implementation,
+        num_labels=num_labels,
+        **fields,
+    )
+
+
+def encoder_config(model_args: ModelArguments) -> PreTrainedConfig:
+    """The configuration of the encoder that a run takes."""
+    with plain_model_errors(model_args.encoder):
+        return AutoConfig.from_pretrained(encoder_path(model_args.encoder), **model_args.encoder_options)
+
+
+def config_class(model_type: str) -> type[XMTCConfig]:
+    """The configuration of a family."""
+    return next(config for config in FAMILIES if config.model_type == model_type)
 
 
 def dropout_off(path: str, options: dict[str, Any]) -> dict[str, float]:

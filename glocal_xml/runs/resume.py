@@ -62,10 +62,14 @@ def resumable(output_dir: str | os.PathLike) -> Iterator[None]:
 def one_line_errors() -> Iterator[None]:
     """
     Ends a script within the block with one line and exit code 2 after a mistake, or where the system refuses
-    something, such as space on a disk. A bug keeps its traceback.
+    something, such as space on a disk; with exit code 130 after Ctrl-C or SIGTERM. A bug keeps its traceback.
     """
     try:
-        yield
+        with terminated_like_ctrl_c():
+            yield
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
     except Exception as error:
         if (reason := mendable(error)) is None:
             raise

@@ -98,18 +98,21 @@ def holds_run(folder: str | os.PathLike) -> bool:
 
 def prediction_lines(
     part: str,
-    texts: Iterable[str],
+    texts: Iterable[str | None],
     top_k_ids: Iterable[Iterable[int]],
     scores: Iterable[Iterable[float]],
     true_labels: Iterable[list[int]],
     label_space: LabelSpace,
 ) -> Iterator[dict[str, Any]]:
-    """Per text its part, the names of the best labels with scores, and the names of the true ones where it has any."""
+    """
+    Per text its part, the text where it is known, the names of the best labels with scores, and the names of the true
+    ones where it has any.
+    """
     for text, ids, values, true in zip(texts, top_k_ids, scores, true_labels, strict=True):
         names = label_space.decode(ids)
         ranked = [{"label": name, "score": round(float(v), 6)} for name, v in zip(names, values, strict=True)]
         known = {"labels": label_space.decode(true)} if len(true) else {}
-        yield {"part": part, "text": text, "predictions": ranked, **known}
+        yield {"part": part, **({} if text is None else {"text": text}), "predictions": ranked, **known}
 
 
 def write_predictions(folder: str | os.PathLike, lines: Iterable[dict[str, Any]]) -> Path:

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 import torch.distributed
 import torch.distributed.checkpoint as distributed_checkpoint
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from transformers import AutoModel, PreTrainedTokenizerBase
@@ -77,10 +80,20 @@ def load_split_model(folder: str, label_shards: int) -> XMTCPreTrainedModel:
     return AutoModel.from_pretrained(folder, dtype=torch.float32, distributed_config=split)
 
 
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """torch gathers errors of all processes, such as full disks, in one that is no `Exception`: raises the first."""
+    try:
+        yield
+    except CheckpointException as error:
+        raise next(iter(error.failures.values()))[0] from error
+
+
 def save_split_state(folder: str, model: XMTCPreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
     """Writes what training continues from, every process its part: tensors as safetensors, numbers as JSON."""
     tensors, numbers = _split_state(model, optimizer)
-    distributed_checkpoint.save(tensors, storage_writer=HuggingFaceStorageWriter(folder, save_distributed=True))
+    with _plain_errors():
+        distributed_checkpoint.save(tensors, storage_writer=HuggingFaceStorageWriter(folder, save_distributed=True))
     # Steps are tensors of one number.
     numbers = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in numbers.items()}
     if torch.distributed.get_rank() == 0:
@@ -90,7 +103,8 @@ def save_split_state(folder: str, model: XMTCPreTrainedModel, optimizer: torch.o
 def load_split_state(folder: str, model: XMTCPreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
     """Continues from what [`save_split_state`] wrote; the number of processes may be another."""
     tensors, numbers = _split_state(model, optimizer)
-    distributed_checkpoint.load(tensors, storage_reader=HuggingFaceStorageReader(folder))
+    with _plain_errors():
+        distributed_checkpoint.load(tensors, storage_reader=HuggingFaceStorageReader(folder))
     saved = read_json_object(Path(folder, _NUMBERS))
     numbers = {
         name: torch.full_like(value, saved[name]) if isinstance(value, torch.Tensor) else saved[name]

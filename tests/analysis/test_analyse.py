@@ -201,4 +201,4 @@ def test_needs_test_texts_and_an_encoder(encoder_folder, text_file, capsys):
     assert command(["analyse", "layers", "--encoder", encoder_folder, *train]) == 2
     assert "--test_file" in capsys.readouterr().err
     assert command(["analyse", "layers", "--model", "x", *train]) == 2
-    assert "`encoder`" in capsys.readouterr().err
+    assert "`--encoder`" in capsys.readouterr().err

@@ -2,9 +2,10 @@
 
 import pytest
 
-from glocal_xml.analysis.points import encoder_config, plan_runs, rates_of_points, real_changes, run_name
+from glocal_xml.analysis.points import plan_runs, rates_of_points, real_changes, run_name
 from glocal_xml.analysis.studies import STUDIES, Point, find_study, study_points
 from glocal_xml.modeling import FAMILIES
+from glocal_xml.runs.model import encoder_config
 from glocal_xml.training import ModelArguments, parse_arguments
 
 

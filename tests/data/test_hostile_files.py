@@ -38,6 +38,7 @@ BROKEN = {
     "indptr of another length": ("csr", {"indptr": np.array([0, 3])}),
     "indptr from elsewhere": ("csr", {"indptr": np.array([1, 2, 3])}),
     "indptr beyond the end": ("csr", {"indptr": np.array([0, 2, 30])}),
+    "indptr before the end": ("csr", {"indptr": np.array([0, 1, 2])}),
     "fewer values": ("csr", {"data": np.ones(2)}),
     "fewer rows than values": ("coo", {"row": np.array([0])}),
     "indices that are fractions": ("csr", {"indices": np.array([0.5, 2.0, 1.0])}),

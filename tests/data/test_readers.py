@@ -196,7 +196,7 @@ def test_text_pair(tmp_path, texts_name):
 def test_text_pair_of_unequal_length_tells_both_counts(tmp_path):
     path = write(tmp_path / "texts.txt", "one\ntwo\nthree\n")
     write(tmp_path / "labels.txt", "a\n\xff\n".encode("latin-1"))
-    with pytest.raises(ValueError, match="3 lines.*2;"):
+    with pytest.raises(ValueError, match="3 lines.*2 lines;"):
         list(read_rows(path, bad_rows=BadRows("skip")))
     with pytest.raises(BadRow, match="texts.txt, line 2: invalid UTF-8"):
         list(read_rows(path))

@@ -110,4 +110,4 @@ def test_a_model_without_an_encoder(tokenizer, tmp_path, capsys):
 @pytest.mark.parametrize("length", ["-1", "0", "2", "9" * 30])
 def test_lengths_that_make_no_sense_are_refused(model_folder, length, capsys):
     assert main(["explain", model_folder, "--text", "apple", "--max_length", length]) == 2
-    assert "`max_length` is" in capsys.readouterr().err
+    assert "`--max_length` is" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from transformers import BertTokenizerFast, PreTrainedTokenizerFast, RobertaToke
 
 from glocal_xml import GlocalXMLConfig, GlocalXMLForMultiLabel, explain
 from glocal_xml.data import train_word_tokenizer
-from glocal_xml.explain.words import read_words, split_words
+from glocal_xml.explain.words import ReadWords, split_words
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "small_xlnet.py"
 TRAINING_TEXTS = ["apples and bananas are lemons, says the queen", "a house on the moon: ice-cold, 24 elephants"] * 2
@@ -27,6 +27,11 @@ TEXTS = {
     "हिन्दी 机器学习 です": ["हिन्दी", "机", "器", "学", "习", "で", "す"],
     "a\x00b \x1b moon\u200f \u202e": ["a", "b", "moon"],
 }
+
+
+def read_words(text, token_spans, weights):
+    read = ReadWords(text, token_spans)
+    return read.words, read.sums(weights)
 
 
 def word_piece(folder):

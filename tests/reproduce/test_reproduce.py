@@ -107,7 +107,7 @@ def test_resumes_and_does_nothing_twice(in_workplace, tmp_path, monkeypatch, cap
     monkeypatch.setattr(run_once, "run", lambda *arguments: trained.append(arguments[2].output_dir) or run(*arguments))
     assert main(argv) == rows and trained == [str(tmp_path / "xlnet")]
     assert command(["reproduce", *argv, "--learning_rate", "0.5"]) == 2
-    assert "other settings (learning_rate)" in capsys.readouterr().err and len(trained) == 1
+    assert "other settings (--learning_rate)" in capsys.readouterr().err and len(trained) == 1
 
 
 def test_dry_run_shows_commands_that_do_the_same(in_workplace, monkeypatch, capsys):

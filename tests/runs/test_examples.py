@@ -39,7 +39,7 @@ def names_of_package(script):
             yield packages[node.value.id], node.attr
 
 
-@pytest.mark.parametrize("script", COPIED)
+@pytest.mark.parametrize("script", [*COPIED, "predict_ray.py"])
 def test_examples_use_public_names_with_docstrings(script):
     found = list(names_of_package(script))
     assert found

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 from transformers import AutoModel
 
 from glocal_xml.atomic_file import open_atomically, write_atomically
 from glocal_xml.cli import main as command
 from glocal_xml.cli.train import main
+from glocal_xml.runs import one_line_errors, split_labels
 from glocal_xml.training.whole_checkpoints import MANIFEST, last_good_checkpoint, why_not_whole, write_manifest
 
 
@@ -195,6 +197,29 @@ def test_the_loop_without_trainer_says_how_to_continue(flags, tmp_path, kind):
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and "--resume_from_checkpoint last" in output
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_scripts_end_with_130_outside_of_training_too(kind, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stop, one_line_errors():
+        signal.raise_signal(kind)
+    assert stop.value.code == 130 and capsys.readouterr().err == "interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_full_disk_under_split_labels_is_one_line(capsys, monkeypatch):
+    """torch raises a `BaseException` that holds the errors of all processes."""
+
+    def save(*_, **__):
+        raise CheckpointException("write", {1: (OSError(28, "No space left on device"), None)})
+
+    monkeypatch.setattr(split_labels.distributed_checkpoint, "save", save)
+    monkeypatch.setattr(split_labels, "_split_state", lambda *_: ({}, {}))
+    monkeypatch.setattr(split_labels, "HuggingFaceStorageWriter", lambda *_, **__: None)
+    with pytest.raises(SystemExit) as stop, one_line_errors():
+        split_labels.save_split_state("folder", None, None)
+    assert stop.value.code == 2 and capsys.readouterr().err == "error: [Errno 28] No space left on device\n"
 
 
 def test_what_a_killed_process_left_is_deleted(tmp_path):
