@@ -79,7 +79,8 @@ class Ended:
     @property
     def refused(self) -> bool:
         """Whether it ended in one line that says why, as mistakes and full disks must."""
-        lines = [line for line in self.log.splitlines() if re.search(r"(^|\r)(glocal-xml: )?error: ", line)]
+        # Bars move up a line before it.
+        lines = [line for line in self.log.splitlines() if re.search(r"(^|\r|\x1b\[A)(glocal-xml: )?error: ", line)]
         if len(self.codes) > 1:
             # What the others say, whose partner is gone, is not theirs to choose.
             return bool(lines) and 2 in self.codes
