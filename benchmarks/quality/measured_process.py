@@ -41,7 +41,7 @@ def environment_python(folder: Path, packages: tuple[str, ...]) -> str:
 
 def run_measured(command: list, log: Path, *, cores: int, minutes: float | None = None) -> Measured:
     """
-    Runs a command to its end on some cores, with its output in a file.
+    Runs a command to its end on some cores, in the folder of the file that its output goes to.
 
     Args:
         command: The command.
@@ -58,7 +58,8 @@ def run_measured(command: list, log: Path, *, cores: int, minutes: float | None 
         # Packages of this environment would hide those of the other.
         environment.pop("PYTHONPATH", None)
     with log.open("w", encoding="utf-8") as file:
-        process = psutil.Popen(list(map(str, command)), stdout=file, stderr=subprocess.STDOUT, env=environment)
+        options = {"stdout": file, "stderr": subprocess.STDOUT, "env": environment, "cwd": log.parent}
+        process = psutil.Popen(list(map(str, command)), **options)
         if cores < psutil.cpu_count() and hasattr(process, "cpu_affinity"):
             # Some peers count the cores of the machine, whatever the environment says.
             process.cpu_affinity(process.cpu_affinity()[-cores:])

@@ -88,7 +88,7 @@ def run_contender(contender: Contender, folder: Path, python: str, task: dict, l
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "task.json").write_text(json.dumps(task | {"settings": contender.settings}), encoding="utf-8")
-    script = Path(__file__).with_name("peers") / contender.script
+    script = Path(__file__).resolve().with_name("peers") / contender.script
     measured = run_measured([python, script, folder], folder / "log.txt", cores=task["threads"], minutes=limit)
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
     model = [path for path in (folder / "model").rglob("*") if path.is_file() and "checkpoint-" not in str(path)]
@@ -131,7 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     names = source / "label_names.tsv.gz"
     task = {
         "data": str(folder / "data"),
-        "label_texts_file": str(names) if names.is_file() else None,
+        "label_texts_file": str(names.resolve()) if names.is_file() else None,
         "seed": options.seed,
         "threads": options.cores,
         "top_k": TOP_K,

@@ -11,7 +11,7 @@ import torch
 from exchange import minilm_path, run_peer
 from libmultilabel.nn.data_utils import get_dataset_loader
 from libmultilabel.nn.nn_utils import init_device, init_model, init_trainer, set_seed
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from transformers import AutoTokenizer
 
 
@@ -34,6 +34,8 @@ def train(task, texts, labels):
         save_k_predictions=min(task.top_k, len(classes)),
     )
     trainer = init_trainer(str(task.folder), silent=True, use_cpu=True, save_checkpoints=False)
+    # Lightning would save a checkpoint after every epoch.
+    trainer.callbacks = [part for part in trainer.callbacks if not isinstance(part, ModelCheckpoint)]
     trainer.callbacks.append(Timer(duration=timedelta(minutes=task.minutes)))
     trainer.fit(model, _loader(task, rows, classes, tokenizer, device, shuffle=True))
     return model, trainer, tokenizer, classes, device
