@@ -16,7 +16,7 @@ from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelTree, tree_level_sizes
 from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.modeling.encoder import chosen_layers
-from glocal_xml.runs.model import recipe_config
+from glocal_xml.runs.model import leaves_out_local_branch, recipe_config
 from glocal_xml.runs.word_encoder import WORD_ENCODER
 from glocal_xml.trained_model import trained_config
 from glocal_xml.training import ModelArguments, XMTCTrainingArguments
@@ -52,7 +52,8 @@ def planned_config(model_args: ModelArguments, num_labels: int) -> XMTCConfig:
         return config
     tree = model_args.label_tree
     if tree is None:
-        return recipe_config(model_args, num_labels)
+        fields = {"branches": "global"} if leaves_out_local_branch(model_args, num_labels) else {}
+        return recipe_config(model_args, num_labels, **fields)
     if isinstance(tree, str):
         return recipe_config(model_args, num_labels, tree_levels=LabelTree.load(tree).level_sizes)
     options = {name: value for name, value in tree.items() if name != "features"}

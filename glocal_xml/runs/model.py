@@ -106,7 +106,7 @@ def new_model(
     if not words and not model_args.encoder_dropout:
         with plain_model_errors(model_args.encoder):
             options = {**dropout_off(encoder_path(model_args.encoder), options), **options}
-    if _leaves_out_local_branch(model_args, label_space.num_labels):
+    if leaves_out_local_branch(model_args, label_space.num_labels):
         fields["branches"] = "global"
     try:
         model = family.from_encoder(
@@ -142,8 +142,11 @@ def recipe_config(model_args: ModelArguments, num_labels: int, **fields: Any) ->
 
 def encoder_config(model_args: ModelArguments) -> PreTrainedConfig:
     """The configuration of the encoder that a run takes."""
+    path, options = encoder_path(model_args.encoder), model_args.encoder_options
     with plain_model_errors(model_args.encoder):
-        return AutoConfig.from_pretrained(encoder_path(model_args.encoder), **model_args.encoder_options)
+        if not model_args.encoder_dropout:
+            options = {**dropout_off(path, options), **options}
+        return AutoConfig.from_pretrained(path, **options)
 
 
 def config_class(model_type: str) -> type[XMTCConfig]:
@@ -158,7 +161,7 @@ def dropout_off(path: str, options: dict[str, Any]) -> dict[str, float]:
     return {name: 0.0 for name, value in fields.items() if "drop" in name and isinstance(value, float)}
 
 
-def _leaves_out_local_branch(model_args: ModelArguments, num_labels: int) -> bool:
+def leaves_out_local_branch(model_args: ModelArguments, num_labels: int) -> bool:
     """Whether a new GlocalXML has its global branch alone, since nothing else is asked for and labels are many."""
     leaves = (
         model_args.model_type == "glocal_xml"

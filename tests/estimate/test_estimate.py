@@ -14,13 +14,13 @@ from glocal_xml.data import build_label_tree, tree_level_sizes
 from glocal_xml.estimate import Workload, estimate_run, miniatures
 from glocal_xml.estimate.estimate import step_memory
 from glocal_xml.estimate.miniatures import counted_flops, planned_heads
-from glocal_xml.estimate.planned_model import LiveBytes, optimizer_of, plan_model, trace_encoder
+from glocal_xml.estimate.planned_model import LiveBytes, optimizer_of, plan_model, planned_config, trace_encoder
 from glocal_xml.estimate.proposals import Plan, proposals
 from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, LightAttentionConfig, MEXMLConfig
 from glocal_xml.modeling.encoder import encode_texts
 from glocal_xml.modeling.label_tree import SparseLabelTable
 from glocal_xml.modeling.linear_head import LabelTable
-from glocal_xml.training import parse_arguments
+from glocal_xml.training import ModelArguments, parse_arguments
 
 NUM_LABELS = 96
 CASES = {
@@ -252,7 +252,7 @@ def test_steps(args):
 
 @pytest.mark.parametrize("share", [0.6, 0.35], ids=["one change", "several"])
 def test_proposals_fit(share, args, encoder_folder):
-    model_args = parse_arguments(["--encoder", encoder_folder])[0]
+    model_args = parse_arguments(["--encoder", encoder_folder, "--model_config", '{"branches": "both"}'])[0]
     args.per_device_train_batch_size = 16
     plan = Plan(model_args, args, workload(num_labels=20_000, lengths=np.full(1, 64)))
     limit = int(share * plan.peak(0))
@@ -288,6 +288,17 @@ def test_command_without_data(tree, encoder_folder, capsys):
     shown = capsys.readouterr().out
     assert "3,000 labels" in shown and "It does not fit" in shown
     assert ("level 1" in shown) == bool(tree)
+
+
+@pytest.mark.parametrize(
+    ("options", "branches"),
+    [({}, "global"), ({"experts": ["memory"]}, "both"), ({"model_config": {"branches": "both"}}, "both")],
+)
+def test_plans_have_the_branches_and_the_dropout_of_runs(options, branches, encoder_folder):
+    """With many labels a run leaves out the local branch where the lexical expert reads words."""
+    config = planned_config(ModelArguments(encoder=encoder_folder, **options), 20_000)
+    assert config.branches == branches and config.encoder.hidden_dropout_prob == 0
+    assert planned_config(ModelArguments(encoder=encoder_folder, **options), 500).branches == "both"
 
 
 @pytest.mark.parametrize(
