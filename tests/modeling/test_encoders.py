@@ -389,7 +389,8 @@ def test_gradient_checkpointing_where_the_encoder_has_it(kind):
     model = start(kind, family).train()
     assert model.supports_gradient_checkpointing == (kind not in ("mpnet", "xlnet", "word_lstm"))
     if not model.supports_gradient_checkpointing:
-        with pytest.raises(ValueError, match="does not support gradient checkpointing"):
+        # Transformers says "activation" from 5.23 on.
+        with pytest.raises(ValueError, match="does not support (gradient|activation) checkpointing"):
             model.gradient_checkpointing_enable()
         return
     plain = copy.deepcopy(model)
