@@ -3,10 +3,9 @@ What experts and blend add to the time of a pipeline, with long texts.
 
     python benchmarks/pipeline_experts.py --test_file test.jsonl --json benchmarks/results/pipeline_experts.json
 
-One GlocalXML around MiniLM with 4,000 labels, heads and experts of `experts.py` made up, in turns: the heads alone;
-with experts and blend; and the same with texts that are tokenised twice, their start for the encoder and all of them
-for the experts. Times are those that a processor works on a text, medians of rounds: other work on the machine hardly
-changes them.
+One GlocalXML around MiniLM with 4,000 labels, heads and experts of `experts.py` made up, in turns: the heads alone,
+and with experts and blend. Times are those that a processor works on a text, medians of rounds: other work on the
+machine hardly changes them.
 """
 
 import argparse
@@ -26,20 +25,9 @@ from transformers import AutoTokenizer, pipeline
 from glocal_xml import GlocalXMLForMultiLabel, minilm_path
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import read_rows
-from glocal_xml.modeling.pipeline_xmtc import ExtremeMultiLabelPipeline
-from glocal_xml.modeling.text_windows import readable_text, text_start
+from glocal_xml.modeling import TASK
 
 LABELS = 4000
-TASK = "extreme-multi-label-classification"
-
-
-class TokenisedTwice(ExtremeMultiLabelPipeline):
-    def preprocess(self, text, **options):
-        text = readable_text(text)
-        start = text_start(self.tokenizer, text, self.max_length)
-        row = {name: torch.tensor(start[name]) for name in ("input_ids", "token_type_ids")}
-        whole = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return [{**row, "text_ids": torch.tensor(whole or [-100])}]
 
 
 def contenders(length, memory_tokens):
@@ -54,7 +42,6 @@ def contenders(length, memory_tokens):
     return {
         "heads alone": pipeline(TASK, model=heads, tokenizer=tokenizer),
         "with experts and blend": pipeline(TASK, model=whole, tokenizer=tokenizer),
-        "tokenised twice": pipeline(TASK, model=whole, tokenizer=tokenizer, pipeline_class=TokenisedTwice),
     }
 
 
