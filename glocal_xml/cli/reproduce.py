@@ -1,4 +1,4 @@
-"""`glocal-xml reproduce`: a table of a paper, measured beside published."""
+"""`glocal-xml reproduce`: a table of a paper, with measured and published numbers."""
 
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ def _parser() -> CommandParser:
         "reproduce",
         "Trains the models of a table of a paper, as the paper did, and prints what it measures beside what the paper "
         "says. First it reads the data: format, checksums, and sizes, with a warning where they are not those of the "
-        "paper. An interrupted command resumes where it is given again; a run that is done is not made again.\n\n"
+        "paper. Run an interrupted command again to resume it; finished runs are not repeated.\n\n"
         "All other options are those of `glocal-xml train --help` and override the recipe in all runs. "
         "docs/reproduce.md says where each data set can be found.\n\n"
         f"Recipes: {', '.join(recipe_names())}.",
@@ -72,5 +72,5 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--dry-run", action="store_true", help="only show the commands, and their memory and time on this machine"
     )
-    add_overwrite(parser, "train runs anew whose settings have changed")
+    add_overwrite(parser, "retrain runs whose settings have changed")
     return parser
