@@ -23,7 +23,7 @@ from scipy.sparse import csr_matrix
 from glocal_xml.experts.memory import NEIGHBORS, POWER
 from glocal_xml.experts.token_rows import inverse_frequencies, padded_ids, sparse_rows, table_tensors
 from glocal_xml.modeling import LexicalExpert, MemoryExpert, TextExpertsConfig, TextExpertsForMultiLabel
-from glocal_xml.modeling.experts import TextCounter
+from glocal_xml.modeling.token_counts import TextCounter
 
 TOKENS = 30_000
 # Labels: texts of the memory, clusters of the lexical expert, weights of a cluster and of a label.

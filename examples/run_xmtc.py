@@ -60,10 +60,11 @@ def main(argv):
     with resumable(args.output_dir):
         trained = trainer.train(resume_from_checkpoint=checkpoint)
 
-    # 5. Experts beside the heads: a linear model over tokens, and a memory of the training texts. The blend weighs
-    #    heads and experts on the validation texts, so that scores are calibrated probabilities.
+    # 5. Experts beside the heads: a linear model over tokens, and memories of the training texts, by words and by
+    #    embeddings. The blend weighs heads and experts on the validation texts: scores are calibrated probabilities.
     experts = RunExperts(model_args, data_args, args, data.texts, data.label_space, data.tokenizer)
     experts.fit(model)
+    experts.fit_dense(model)
     watch = trainer.collapse_watch
     report = RunReport(model_args, data_args, args, data, model, collapse_watch=watch, started=started)
     report.add_training(trained.metrics | trainer.training_facts.facts)

@@ -140,11 +140,12 @@ def main(argv):
             progress["epoch"] = epoch + 1
             state.save(progress)
 
-    # 5. The best model with its experts, a linear model over tokens and a memory of the training texts. The blend
-    #    weighs heads and experts on the validation texts, so that scores are calibrated probabilities.
+    # 5. The best model with its experts: a linear model over tokens, and memories of training texts, by words and by
+    #    embeddings. The blend weighs heads and experts on the validation texts: scores are calibrated probabilities.
     best = state.load_best()
     experts = runs.RunExperts(model_args, data_args, args, data.texts, label_space, data.tokenizer)
     experts.fit(best)
+    experts.fit_dense(best)
     watched = {"collapse_watch": collapse_watch, "started": started}
     report = runs.RunReport(model_args, data_args, args, data, best, **watched)
     report.add_training()

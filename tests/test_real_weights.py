@@ -32,5 +32,5 @@ def test_quickstart_on_a_few_texts(tmp_path):
     assert process.returncode == 0, process.stderr
     assert process.stdout.count("true: ") == 5 and process.stdout.count(" = logit ") == 25
     results = json.loads((tmp_path / "outputs" / "demo" / "results.json").read_text())
-    assert set(results["test"]) == {"blend", "global", "local", "lexical", "memory", "label frequency"}
+    assert set(results["test"]) == {"blend", "global", "local", "lexical", "memory", "dense", "label frequency"}
     assert results["test"]["blend"]["precision@1"] > results["test"]["label frequency"]["precision@1"]

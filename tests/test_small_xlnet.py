@@ -36,7 +36,7 @@ def test_tokenizer_and_encoder_load_and_train(script, text_file, tmp_path):
     flags = ["--model_type", "aplc_xlnet", "--encoder", folder, "--train_file", file, "--use_cpu", "true"]
     results = train([*flags, "--test_file", file, "--num_train_epochs", "1", "--output_dir", str(tmp_path / "run")])
     assert (
-        set(results["test"]) == {"blend", "clusters", "lexical", "memory", "label frequency"}
+        set(results["test"]) == {"blend", "clusters", "lexical", "memory", "dense", "label frequency"}
         and results["training"]["train_loss"] < 1.0
     )
     # The same seed gives the same weights.

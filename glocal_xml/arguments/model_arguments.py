@@ -55,10 +55,11 @@ class ModelArguments:
         },
     )
     experts: list[str] = field(
-        default_factory=lambda: ["lexical", "memory"],
+        default_factory=lambda: ["lexical", "memory", "dense"],
         metadata={
             "help": "Experts beside the heads of the family, fitted on the training texts in seconds to minutes: "
-            "`lexical` (a linear model over tokens), `memory` (similar training texts), or `none`."
+            "`lexical` (a linear model over tokens), `memory` (training texts with similar words), `dense` (training "
+            "texts with similar document embeddings; needs an encoder), or `none`."
         },
     )
     encoder_dropout: bool = field(
@@ -79,8 +80,8 @@ class ModelArguments:
 
     def __post_init__(self):
         # Here, since help texts are made of these fields, and torch takes seconds.
-        from glocal_xml.experts.fit import EXPERTS
         from glocal_xml.modeling import FAMILIES
+        from glocal_xml.modeling.modeling_base import EXPERTS
 
         types = sorted(config_class.model_type for config_class in FAMILIES)
         self.model_config = read_dict("model_config", self.model_config)
@@ -91,6 +92,8 @@ class ModelArguments:
         if self.model_type not in types:
             raise ValueError(f"`model_type` must be one of {', '.join(types)}, got {self.model_type!r}.")
         self.experts = [name for name in self.experts if name != "none"]
+        if self.encoder == NO_ENCODER:
+            self.experts = [name for name in self.experts if name != "dense"]
         unknown = [name for name in self.experts if name not in EXPERTS]
         if unknown:
             raise ValueError(

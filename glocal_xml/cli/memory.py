@@ -13,7 +13,7 @@ def main(argv: list[str]) -> None:
     """Shows the memory of a model, or writes the model with another one to a folder of its own."""
     parser = command_parser(
         "memory",
-        "Texts that a model finds labels by (its expert `memory`) added or removed, in seconds and without "
+        "Texts that a model finds labels by (experts `memory` and `dense`) added or removed, in seconds and without "
         "training. Labels of added texts that the model does not have become labels of it, and are found from then "
         "on where a text is similar; `glocal-xml train --model` makes more of them. Without an option: how much is "
         "remembered.",
@@ -24,7 +24,7 @@ def main(argv: list[str]) -> None:
             "memory outputs/tags --remove numbers.txt --output_dir outputs/tags-2",
         ],
     )
-    parser.add_argument("model", help="folder or Hub id of a trained model with the expert `memory`")
+    parser.add_argument("model", help="folder or Hub id of a trained model with the expert `memory` or `dense`")
     parser.add_argument("--add", metavar="FILE", help="texts with their labels, as for `glocal-xml train`")
     parser.add_argument("--text_column", default="text", help="column of the texts (default: %(default)s)")
     parser.add_argument("--labels_column", default="labels", help="column of the labels (default: %(default)s)")
@@ -54,8 +54,8 @@ def main(argv: list[str]) -> None:
     added = None if args.add is None else read_labelled_texts(args.add, args.text_column, args.labels_column)
     pipe = open_pipeline(args.model, device="cpu")
     model, tokenizer = pipe.model, pipe.tokenizer
-    if model.memory is None:
-        raise ValueError(f"{args.model} has no memory of texts: train it with `--experts lexical memory`.")
+    if model.memory is None and model.dense is None:
+        raise ValueError(f"{args.model} has no memory of texts: train it with `--experts lexical memory dense`.")
     if not changes:
         _show(model, args.list)
         return
@@ -101,7 +101,8 @@ def read_numbers(path: str) -> list[int]:
 
 
 def _show(model: Any, every_text: bool) -> None:
-    memory, names = model.memory, model.label_names
+    # Both hold the same texts, but for the names of labels, and for those that no time was left to encode.
+    memory, names = model.dense if model.memory is None else model.memory, model.label_names
     rows = memory.text_numbers.tolist()
     if every_text:
         for row, number in enumerate(rows):

@@ -7,13 +7,19 @@ from .rendering import PARTS
 
 _WORDS, _WHOLE, _START = "single words", "meaning of the whole text", "starting point"
 # Parts of a blend by name; all others are heads that read the text as a whole.
-_PARTS = {"memory": "similar texts", "frequency": "label frequency", "tree": "group of similar labels"}
+_PARTS = {
+    "memory": "similar texts",
+    "dense": "related texts",
+    "frequency": "label frequency",
+    "tree": "group of similar labels",
+}
 _SIGNS = "other signs in the text"
 _MEANINGS = {
     _WORDS: "the marked words, each counted by itself.",
     _SIGNS: "blanks, and the start and end of the text.",
     _WHOLE: "what a language model reads from all words together.",
     "similar texts": "whether texts with the same words had this label in training.",
+    "related texts": "whether texts with a similar meaning had this label in training.",
     "label frequency": "frequent labels are more likely than rare ones.",
     "group of similar labels": "whether the group to which the label belongs suits the text.",
     _START: "where the label starts before any text is read; low, since few labels suit a text.",

@@ -48,7 +48,7 @@ def planned_config(model_args: ModelArguments, num_labels: int) -> XMTCConfig:
     if model_args.model is not None:
         config = trained_config(model_args.model)
         # Training steps are those of the heads.
-        config.lexical = config.memory = config.blend = None
+        config.lexical = config.memory = config.dense = config.blend = None
         return config
     tree = model_args.label_tree
     if tree is None:

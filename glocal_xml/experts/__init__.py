@@ -1,14 +1,19 @@
 """Experts that are fitted rather than trained by gradient descent, and the blend of all branches of a model."""
 
-from .fit import ExpertTexts, fit_experts
+from .dense import add_to_dense
+from .embeddings import text_embeddings
+from .fit import fit_experts
 from .fit_blend import MIN_TEXTS, blend_pairs, fit_blend, fixed_blend, log_frequencies
 from .lexical import fit_lexical, lexical_with_labels
-from .memory import add_to_memory, fit_memory, memory_with_labels, remember, remove_from_memory, texts_in_memory
+from .memory import add_to_memory, fit_memory, memory_with_labels, remove_from_memory, texts_in_memory
 from .name_texts import name_texts
+from .remember import remember
+from .texts import ExpertTexts
 
 __all__ = [
     "MIN_TEXTS",
     "ExpertTexts",
+    "add_to_dense",
     "add_to_memory",
     "blend_pairs",
     "fit_blend",
@@ -22,5 +27,6 @@ __all__ = [
     "name_texts",
     "remember",
     "remove_from_memory",
+    "text_embeddings",
     "texts_in_memory",
 ]

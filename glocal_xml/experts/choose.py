@@ -9,8 +9,8 @@ import torch
 
 from glocal_xml.metrics import pad_label_lists, xmtc_metrics
 
-from .fit import ExpertTexts
 from .lexical import CLUSTER_SIZE, LEAD, MOST_PAIRS, fit_lexical
+from .texts import ExpertTexts
 from .token_rows import padded_ids
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,7 @@ from glocal_xml.modeling.experts import (
     LEXICAL,
     LEXICAL_BEND,
     LEXICAL_KNOT,
-    MEMORY,
-    MEMORY_VOTE,
+    VOTES,
     add_branch,
     vote_share,
 )
@@ -37,7 +36,7 @@ MIN_TEXTS, MIN_TRUE = 50, 50
 # Hardly any regularisation: there are a handful of weights and thousands of pairs.
 _C = 100.0
 # For models with too few held-out texts: about the median of the fits on debtags, EURLEX57K and LLMs4Subjects.
-_FIXED_WEIGHTS = {"lexical": 0.7, "memory": 0.4}
+_FIXED_WEIGHTS = {"lexical": 0.7, "memory": 0.4, "dense": 0.4}
 
 
 @dataclass
@@ -94,8 +93,9 @@ class BlendPairs:
         if LEXICAL in found:
             found[LEXICAL_BEND] = np.maximum(found[LEXICAL] - LEXICAL_KNOT, 0)
             found[LEXICAL] = np.minimum(found[LEXICAL], LEXICAL_KNOT)
-        if MEMORY in found:
-            found[MEMORY_VOTE] = vote_share(torch.from_numpy(found[MEMORY])).numpy()
+        for memory, vote in VOTES.items():
+            if memory in found:
+                found[vote] = vote_share(torch.from_numpy(found[memory])).numpy()
         return found
 
 

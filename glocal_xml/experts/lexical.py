@@ -15,7 +15,8 @@ from sklearn.svm import LinearSVC
 from tqdm.auto import tqdm
 
 from glocal_xml.data import build_label_tree
-from glocal_xml.modeling.experts import LexicalExpert, TextCounter
+from glocal_xml.modeling.experts import LexicalExpert
+from glocal_xml.modeling.token_counts import TextCounter
 
 from .token_rows import (
     document_frequencies,
@@ -142,12 +143,15 @@ def with_first_texts(
     nothing in common with them and 1 for one that is like it, as if they were trained; with a tree, below the cluster
     that these texts lead to. Other labels stay as they are. Tokens that no text had before count as the rarest.
     """
-    expert, last = copy.deepcopy(expert).float().cpu(), len(expert.tables) - 1
+    last = len(expert.tables) - 1
+    weights, truth = matrix_of(expert.tables[last]), label_matrix(labels, expert.num_labels).tocsc()
+    new = np.flatnonzero((np.diff(weights.indptr) == 0) & (np.diff(truth.indptr) > 0))
+    if not len(new):
+        return expert, sizes
+    expert = copy.deepcopy(expert).float().cpu()
     tokens = expert.counter.weights[: expert.counter.tokens]
     met = torch.from_numpy(document_frequencies(rows, len(tokens)) > 0)
     tokens[met & (tokens == 0)] = tokens.max()
-    weights, truth = matrix_of(expert.tables[last]), label_matrix(labels, expert.num_labels).tocsc()
-    new = np.flatnonzero((np.diff(weights.indptr) == 0) & (np.diff(truth.indptr) > 0))
     means = normalize(truth[:, new].T.tocsr() @ sparse_rows(rows, expert.counter))
     places = csr_matrix((np.full(len(new), _YES - _NO), (new, np.arange(len(new)))), (expert.num_labels, len(new)))
     weights = (weights + places @ means).tocsr()

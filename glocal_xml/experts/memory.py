@@ -1,4 +1,4 @@
-"""The memory expert: training texts as sparse rows that can be added and removed without training."""
+"""Memories of training texts, to which texts can be added and from which they can be removed without training."""
 
 import copy
 from collections.abc import Sequence
@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix, vstack
-from transformers import PreTrainedTokenizerBase
 
-from glocal_xml.data import LabelSpace
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.modeling.experts import MemoryExpert, TextCounter
+from glocal_xml.modeling.experts import DENSE, MEMORY, DenseMemory, MemoryExpert, TextMemory
+from glocal_xml.modeling.token_counts import TextCounter
 
-from .fit_blend import log_frequencies
-from .lexical import with_first_texts
 from .token_rows import (
     document_frequencies,
     inverse_frequencies,
@@ -23,7 +20,6 @@ from .token_rows import (
     padded_ids,
     sparse_rows,
     table_tensors,
-    whole_text_ids,
 )
 
 NEIGHBORS, POWER = 50, 4.0
@@ -73,9 +69,9 @@ def fit_memory(
     counter.weights.copy_(torch.from_numpy(np.concatenate([weights, *firsts])))
     numbers = np.arange(len(rows))
     numbers[len(texts) :] = -1
-    return _made(
-        counter, sparse_rows(rows, counter), label_matrix(labels, num_labels), numbers, neighbors, power, num_labels
-    )
+    memory = MemoryExpert(num_labels, tokens, 0, 0, 0, neighbors, power, lead)
+    memory.counter.load_state_dict(counter.state_dict())
+    return memory_like(memory, sparse_rows(rows, counter), label_matrix(labels, num_labels), numbers)
 
 
 def _rarities(texts: Sequence[np.ndarray], tokens: int, ignored: Sequence[int]) -> np.ndarray:
@@ -96,70 +92,35 @@ def add_to_memory(
     numbers: Sequence[int] | None = None,
 ) -> None:
     """
-    Adds texts to the memory of a model: their labels are found from now on.
+    Adds texts to the memory of words of a model: their labels are found from now on.
 
     Args:
-        model: A model with a memory.
+        model: A model with the expert `memory`.
         rows: Ids of all tokens of each text (`whole_text_ids`).
         labels: Label ids of each text.
         numbers: The number of each text in explanations; by default they continue after the highest one.
     """
-    memory = _memory(model)
-    if numbers is None:
-        first = max([-1, *memory.text_numbers.tolist()]) + 1
-        numbers = range(first, first + len(rows))
-    texts = vstack([matrix_of(memory.texts), sparse_rows(rows, copy.deepcopy(memory.counter).cpu())]).tocsr()
-    known = vstack([_label_matrix(memory), label_matrix(labels, memory.num_labels)]).tocsr()
-    all_numbers = np.concatenate([memory.text_numbers.cpu().numpy(), np.asarray(numbers, dtype=np.int64)])
-    _take(model, memory, texts, known, all_numbers)
-
-
-def remember(
-    model: XMTCPreTrainedModel,
-    label_space: LabelSpace,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
-    labels: Sequence[Sequence[str]],
-) -> LabelSpace:
-    """
-    Adds texts with the names of their labels to the memory of a model, numbered on from the last. Labels that had no
-    text before get the mean of these texts in the lexical expert, whose word counts most in many a blend, and are as
-    frequent as these texts make them; others stay as they were trained.
-
-    Returns:
-        The label space with these texts counted.
-    """
-    ids = [label_space.encode(names) for names in labels]
-    rows = whole_text_ids(texts, tokenizer)
-    add_to_memory(model, rows, ids)
-    added = np.bincount(
-        np.array([label for row in ids for label in row], dtype=np.int64), minlength=model.config.num_labels
-    )
-    counts = np.asarray(label_space.counts) + added
-    if model.lexical is not None:
-        dtype = model.lexical.counter.weights.dtype
-        expert, sizes = with_first_texts(model.lexical, model.config.lexical, rows, ids)
-        model.set_expert("lexical", expert.to(dtype), sizes)
-    result = LabelSpace(label_space.names, counts.tolist(), label_space.num_texts + len(texts))
-    if model.config.blend is not None:
-        is_new = torch.from_numpy((np.asarray(label_space.counts) == 0) & (added > 0)).to(model.device)
-        frequencies = torch.as_tensor(log_frequencies(result)).to(model.log_frequencies)
-        model.set_blend(model.config.blend, torch.where(is_new, frequencies, model.log_frequencies))
-    return result
+    if model.memory is None:
+        raise ValueError("This model has no memory of texts: train it with the expert `memory`.")
+    counter = copy.deepcopy(model.memory.counter).cpu()
+    model.set_expert(MEMORY, *extended(model.memory, sparse_rows(rows, counter), labels, numbers))
 
 
 def remove_from_memory(model: XMTCPreTrainedModel, numbers: Sequence[int]) -> int:
-    """Removes the texts of these numbers from the memory of a model; returns how many there were."""
-    memory = _memory(model)
-    found = memory.text_numbers.cpu().numpy()
-    kept = np.flatnonzero(~np.isin(found, np.asarray(numbers)))
-    _take(model, memory, matrix_of(memory.texts)[kept], _label_matrix(memory)[kept], found[kept])
-    return len(found) - len(kept)
+    """Removes the texts of these numbers from the memories of a model; returns how many there were."""
+    removed: set[int] = set()
+    for name, memory in memories_of(model).items():
+        found = memory.text_numbers.cpu().numpy()
+        gone = np.isin(found, np.asarray(numbers))
+        kept = np.flatnonzero(~gone)
+        model.set_expert(name, *memory_like(memory, _texts(memory)[kept], _label_matrix(memory)[kept], found[kept]))
+        removed |= set(found[gone].tolist())
+    return len(removed)
 
 
 def texts_in_memory(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Which texts, given as the ids of all of their tokens, the memory of a model holds already, (texts,)."""
-    memory = _memory(model)
+    """Which texts, given as the ids of all of their tokens, the memory expert of a model holds already, (texts,)."""
+    memory = model.memory
     if not memory.texts.num_rows or not len(rows):
         return np.zeros(len(rows), dtype=bool)
     parts = [rows[start : start + _LOOKED_UP] for start in range(0, len(rows), _LOOKED_UP)]
@@ -167,9 +128,9 @@ def texts_in_memory(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> n
     return torch.cat(nearest).numpy() > _SAME_TEXT
 
 
-def memory_with_labels(memory: MemoryExpert, kept: Sequence[int], added: int) -> tuple[MemoryExpert, dict[str, Any]]:
+def memory_with_labels(memory: TextMemory, kept: Sequence[int], added: int) -> tuple[TextMemory, dict[str, Any]]:
     """
-    A memory with other labels, and its sizes for `config.memory`. Texts that lose all of their labels are forgotten.
+    A memory with other labels, and its sizes for the configuration. Texts that lose all of their labels are forgotten.
 
     Args:
         memory: The memory.
@@ -179,56 +140,66 @@ def memory_with_labels(memory: MemoryExpert, kept: Sequence[int], added: int) ->
     before = _label_matrix(memory)
     labels = before[:, list(kept)]
     labels.resize(labels.shape[0], len(kept) + added)
-    texts = np.flatnonzero((np.diff(labels.indptr) > 0) | (np.diff(before.indptr) == 0))
-    numbers = memory.text_numbers.cpu().numpy()[texts]
-    expert, sizes = _made(
-        memory.counter, matrix_of(memory.texts)[texts], labels[texts], numbers, memory.neighbors, memory.power,
-        len(kept) + added,
-    )  # fmt: skip
-    return expert.to(memory.counter.weights.dtype), sizes
+    left = np.flatnonzero((np.diff(labels.indptr) > 0) | (np.diff(before.indptr) == 0))
+    return memory_like(memory, _texts(memory)[left], labels[left], memory.text_numbers.cpu().numpy()[left])
 
 
-def _memory(model: XMTCPreTrainedModel) -> MemoryExpert:
-    if model.memory is None:
-        raise ValueError("This model has no memory of texts: train it with the expert `memory`.")
-    return model.memory
+def extended(
+    memory: TextMemory,
+    texts: csr_matrix | np.ndarray,
+    labels: Sequence[Sequence[int]],
+    numbers: Sequence[int] | None = None,
+) -> tuple[TextMemory, dict[str, Any]]:
+    """A memory with further texts, given as it keeps them, and its sizes for the configuration."""
+    known = memory.text_numbers.cpu().numpy()
+    if numbers is None:
+        numbers = np.arange(len(labels)) + max([-1, *known]) + 1
+    stack = vstack if isinstance(memory, MemoryExpert) else np.concatenate
+    all_labels = vstack([_label_matrix(memory), label_matrix(labels, memory.num_labels)]).tocsr()
+    all_numbers = np.concatenate([known, np.asarray(numbers, dtype=np.int64)])
+    return memory_like(memory, stack([_texts(memory), texts]), all_labels, all_numbers)
 
 
-def _label_matrix(memory: MemoryExpert) -> csr_matrix:
+def memory_like(
+    memory: TextMemory, texts: csr_matrix | np.ndarray, labels: csr_matrix, numbers: np.ndarray
+) -> tuple[TextMemory, dict[str, Any]]:
+    """A memory of other texts and labels with the settings of this one, and its sizes for the configuration."""
+    labels.sort_indices()
+    sizes: dict[str, Any] = {
+        "texts": texts.shape[0],
+        "labels": labels.nnz,
+        "neighbors": memory.neighbors,
+        "power": memory.power,
+    }
+    if isinstance(memory, MemoryExpert):
+        sizes |= {"tokens": memory.counter.tokens, "entries": texts.nnz, "lead": memory.counter.lead}
+        new = MemoryExpert(labels.shape[1], **sizes)
+        new.counter.load_state_dict(memory.counter.state_dict())
+        new.texts.load_state_dict(table_tensors(texts.tocsr()))
+    else:
+        sizes["size"] = texts.shape[1]
+        new = DenseMemory(labels.shape[1], **sizes)
+        new.center.copy_(memory.center)
+        new.directions.copy_(torch.from_numpy(texts))
+    new.text_numbers.copy_(torch.from_numpy(numbers))
+    new.label_starts.copy_(torch.from_numpy(labels.indptr.astype(np.int64)))
+    new.label_ids.copy_(torch.from_numpy(labels.indices.astype(np.int32)))
+    # As the old one is kept; integers stay what they are.
+    return new.to(next(part for part in memory.buffers() if part.is_floating_point()).dtype), sizes
+
+
+def memories_of(model: XMTCPreTrainedModel) -> dict[str, TextMemory]:
+    memories = {name: expert for name, expert in model.text_experts().items() if name in (MEMORY, DENSE)}
+    if not memories:
+        raise ValueError("This model has no memory of texts: train it with the experts `memory` or `dense`.")
+    return memories
+
+
+def _texts(memory: TextMemory) -> csr_matrix | np.ndarray:
+    """What a memory keeps of its texts, a row for each."""
+    return matrix_of(memory.texts) if isinstance(memory, MemoryExpert) else memory.directions.float().cpu().numpy()
+
+
+def _label_matrix(memory: TextMemory) -> csr_matrix:
     starts, ids = memory.label_starts.cpu().numpy(), memory.label_ids.cpu().numpy()
     return csr_matrix((np.ones(len(ids), dtype=np.float32), ids, starts), shape=(len(starts) - 1, memory.num_labels))
-
-
-def _take(
-    model: XMTCPreTrainedModel, memory: MemoryExpert, texts: csr_matrix, labels: csr_matrix, numbers: np.ndarray
-) -> None:
-    expert, sizes = _made(memory.counter, texts, labels, numbers, memory.neighbors, memory.power, memory.num_labels)
-    model.set_expert("memory", expert, sizes)
-
-
-def _made(
-    counter: TextCounter,
-    texts: csr_matrix,
-    labels: csr_matrix,
-    numbers: np.ndarray,
-    neighbors: int,
-    power: float,
-    num_labels: int,
-) -> tuple[MemoryExpert, dict[str, Any]]:
-    labels.sort_indices()
-    sizes = {
-        "tokens": counter.tokens,
-        "texts": texts.shape[0],
-        "entries": texts.nnz,
-        "labels": labels.nnz,
-        "neighbors": neighbors,
-        "power": power,
-        "lead": counter.lead,
-    }
-    expert = MemoryExpert(num_labels, **sizes)
-    expert.counter.load_state_dict(counter.state_dict())
-    expert.texts.load_state_dict(table_tensors(texts))
-    expert.text_numbers.copy_(torch.from_numpy(numbers))
-    expert.label_starts.copy_(torch.from_numpy(labels.indptr.astype(np.int64)))
-    expert.label_ids.copy_(torch.from_numpy(labels.indices.astype(np.int32)))
-    return expert, sizes

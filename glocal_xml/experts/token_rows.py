@@ -8,8 +8,8 @@ from scipy.sparse import csc_matrix, csr_matrix
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from glocal_xml.modeling.experts import TextCounter
 from glocal_xml.modeling.text_windows import all_token_ids, readable_text
+from glocal_xml.modeling.token_counts import TextCounter
 
 _TOKENIZED_AT_ONCE = 1000
 _COUNTED_AT_ONCE = 256

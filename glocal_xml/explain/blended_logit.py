@@ -6,7 +6,7 @@ import torch
 
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.encoder import evaluation_mode
-from glocal_xml.modeling.experts import BIAS, FREQUENCY, LEXICAL, MEMORY, add_branch
+from glocal_xml.modeling.experts import BIAS, DENSE, FREQUENCY, LEXICAL, MEMORY, add_branch
 from glocal_xml.modeling.label_scores import product_logits
 
 from .branch_logit import has_evidence, label_biases, tree_paths
@@ -17,6 +17,8 @@ from .lexical_words import lexical_contributions
 TREE = "tree"
 # How many similar texts to name, of all and of those that have a label.
 _SIMILAR = 5
+# What the texts that a memory finds have in common with a text.
+_MEMORIES = {MEMORY: "words", DENSE: "meaning"}
 
 
 @dataclass
@@ -109,16 +111,31 @@ def _slope(start: torch.Tensor, end: torch.Tensor, rise: torch.Tensor) -> torch.
 
 @torch.no_grad()
 def similar_texts(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: torch.Tensor) -> list[SimilarText]:
-    """The most similar texts of the memory, and the most similar ones that have one of the labels, best first."""
-    if model.memory is None or not takes_part(MEMORY, model.config.blend["weights"]):
-        return []
-    similarities, rows = (values[0].tolist() for values in model.memory.similar(encoded.text_ids))
-    voting = [
-        SimilarText(number, similarity, [model.label_names[label] for label in model.memory.labels_of(row)])
-        for similarity, row, number in zip(similarities, rows, model.memory.text_numbers[rows].tolist(), strict=True)
-        if similarity > 0
-    ]
+    """
+    The texts of each memory that are most similar, and the most similar ones that have one of the labels; best first.
+    A text that both memories find is named once, with the higher similarity.
+    """
     named = [model.label_names[label] for label in label_ids.tolist()]
-    kept = {id(text) for text in voting[:_SIMILAR]}
-    kept |= {id(text) for name in named for text in [text for text in voting if name in text.labels][:_SIMILAR]}
-    return [text for text in voting if id(text) in kept]
+    found: list[SimilarText] = []
+    for name, by in _MEMORIES.items():
+        memory = getattr(model, name)
+        if memory is None or not takes_part(name, model.config.blend["weights"]):
+            continue
+        read = encoded.text_ids if name == MEMORY else model.document_embeddings(**encoded.head_inputs)
+        similarities, rows = (values[0].tolist() for values in memory.similar(read))
+        numbers = memory.text_numbers[rows].tolist()
+        voting = [
+            SimilarText(number, similarity, [model.label_names[label] for label in memory.labels_of(row)], by)
+            for similarity, row, number in zip(similarities, rows, numbers, strict=True)
+            if similarity > 0
+        ]
+        kept = {id(text) for text in voting[:_SIMILAR]}
+        kept |= {id(text) for label in named for text in [text for text in voting if label in text.labels][:_SIMILAR]}
+        found += [text for text in voting if id(text) in kept]
+    merged: dict[tuple[int, tuple[str, ...]], SimilarText] = {}
+    for text in sorted(found, key=lambda text: -text.similarity):
+        # Names of labels have no number of their own.
+        first = merged.setdefault((text.number, tuple(text.labels)), text)
+        if first.by != text.by:
+            first.by = " and ".join(_MEMORIES.values())
+    return list(merged.values())

@@ -14,7 +14,12 @@ ALL_BRANCHES, BLEND = "all", "blend"
 # What the numbers of words are.
 ATTENTION, CONTRIBUTIONS = "attention", "contributions"
 # How parts of a blend are called; others are heads that read the text as a whole.
-_PART_NAMES = {"memory": "similar texts", "frequency": "label frequency", "tree": "label tree"}
+_PART_NAMES = {
+    "memory": "texts with similar words",
+    "dense": "texts with a similar meaning",
+    "frequency": "label frequency",
+    "tree": "label tree",
+}
 FURTHER_WORDS = "further words"
 
 
@@ -27,11 +32,13 @@ class SimilarText:
         number: Its number among the training texts, counted from 0; -1 for the name of a label.
         similarity: Cosine similarity, 0 to 1.
         labels: Names of its labels.
+        by: What is similar: its `"words"` (expert `memory`), its `"meaning"` (`dense`), or `"words and meaning"`.
     """
 
     number: int
     similarity: float
     labels: list[str]
+    by: str = "words"
 
     @property
     def name(self) -> str:
@@ -66,9 +73,9 @@ class LabelExplanation:
             against it.
         other_contributions: What tokens that are part of no word add: special tokens by their name, and those for
             blanks and the like as `"between words"`.
-        parts: What has no words, by its name among the weights of the blend: heads such as `"global"`, `"memory"`
-            (similar texts), `"frequency"` (how often the label was met in training), and `"tree"` (the way down a
-            label tree, in branches that read words). Empty without a blend.
+        parts: What has no words, by its name among the weights of the blend: heads such as `"global"`, `"memory"` and
+            `"dense"` (similar texts), `"frequency"` (how often the label was met in training), and `"tree"` (the way
+            down a label tree, in branches that read words). Empty without a blend.
         bias: What is there before anything is read: the bias of the label, and with a blend also that of the blend and
             where the lexical expert starts; 0 where there is none.
         logit: The sum of all of these. Without a blend its sigmoid is the probability of the branch, or, with a label

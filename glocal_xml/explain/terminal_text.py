@@ -79,4 +79,4 @@ def _contributions(explanation: Explanation, row: int, paint: Callable[[str, str
 
 def _similar(explanation: Explanation, row: int) -> str:
     found = explanation.similar_with(row)[:_SIMILAR]
-    return ", ".join(f"{text.name} ({two_digits(text.similarity)})" for text in found)
+    return ", ".join(f"{text.name} ({text.by} {two_digits(text.similarity)})" for text in found)

@@ -15,7 +15,7 @@ from .published_files import published_files, regular_file, weight_files
 from .run_files import CARD_FILE
 
 _CONFIG, _INDEX = "config.json", "model.safetensors.index.json"
-_MEMORY, _MEMORY_VOTE = "memory", "memory_vote"
+_MEMORIES = ("memory", "dense")
 LEFT_OUT = (
     "The memory is left out. The other weights of the blend are as they were and were fitted together with it, so the "
     "scores of the copy are no probabilities: download it, run `glocal-xml calibrate COPY FILE`, and publish that."
@@ -43,13 +43,13 @@ def copy_without_memory(folder: str | os.PathLike, target: str | os.PathLike) ->
     folder, target = Path(folder), Path(target)
     files = published_files(folder)
     config = json.loads(files[_CONFIG])
-    if config.get(_MEMORY) is None:
+    if all(config.get(name) is None for name in _MEMORIES):
         raise ValueError(f"{folder} has no memory that could be left out: publish it without `--leave_out_memory`.")
     if config.get("encoder") is None and config.get("lexical") is None:
         raise ValueError(f"The memory is all that {folder} has: without it nothing would be left to publish.")
-    config[_MEMORY] = None
+    config |= dict.fromkeys(_MEMORIES)
     if config.get("blend") is not None:
-        gone = {_MEMORY, _MEMORY_VOTE}
+        gone = {*_MEMORIES, *(f"{name}_vote" for name in _MEMORIES)}
         weights = {name: weight for name, weight in config["blend"]["weights"].items() if name not in gone}
         config["blend"] = {**config["blend"], "weights": weights, "texts": 0}
     target.mkdir(parents=True)
@@ -66,6 +66,6 @@ def copy_without_memory(folder: str | os.PathLike, target: str | os.PathLike) ->
     for name in names:
         if name != _INDEX:
             tensors |= load_file(folder / name)
-    kept = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{_MEMORY}.")}
+    kept = {key: tensor for key, tensor in tensors.items() if key.split(".")[0] not in _MEMORIES}
     # In several files where there were several.
     save_torch_state_dict(kept, target, max_shard_size=max((folder / name).stat().st_size for name in names))

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from glocal_xml.data import BAND_LIMITS
 from glocal_xml.json_text import read_json_object
 from glocal_xml.modeling import TextExpertsConfig
-from glocal_xml.modeling.experts import BIAS, FREQUENCY, LEXICAL_BEND, LEXICAL_KNOT, MEMORY_VOTE
+from glocal_xml.modeling.experts import BIAS, FREQUENCY, LEXICAL_BEND, LEXICAL_KNOT, VOTES
 
 from .papers import EXPERT_PAPERS, FAMILY_PAPERS
 from .published_files import public_results
@@ -22,10 +22,10 @@ _PARTS = ("train", "validation", "test")
 # Title, metric and lowest rank; nDCG@1 is P@1.
 _COLUMNS = (("P", "precision", 1), ("nDCG", "ndcg", 2), ("PSP", "psp", 1), ("R", "recall", 1))
 # Weights of a blend that are no branches.
-_FURTHER = (LEXICAL_BEND, MEMORY_VOTE, FREQUENCY, BIAS)
+_FURTHER = (LEXICAL_BEND, *VOTES.values(), FREQUENCY, BIAS)
 _WEIGHT_NOTES = {
     LEXICAL_BEND: f"`{LEXICAL_BEND}` counts for how far the lexical logit is above {LEXICAL_KNOT:g}",
-    MEMORY_VOTE: f"`{MEMORY_VOTE}` counts for labels that any similar text has",
+    **{vote: f"`{vote}` counts for labels that any similar text of `{name}` has" for name, vote in VOTES.items()},
 }
 _ON_BY_DEFAULT = ("blend", "label_texts", "refit_experts")
 

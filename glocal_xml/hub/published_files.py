@@ -97,13 +97,14 @@ def published_files(folder: str | os.PathLike) -> Files:
 
 def memory_notice(files: Files) -> str | None:
     """The notice for publishing a model with a memory of training texts; empty for other models."""
-    memory = json.loads(files[_CONFIG]).get("memory")
-    if memory is None:
+    config = json.loads(files[_CONFIG])
+    kinds = {"memory": "bags of token ids (names of labels among them)", "dense": "embeddings"}
+    kept = [f"{kind} of {config[name]['texts']:,} training texts" for name, kind in kinds.items() if config.get(name)]
+    if not kept:
         return None
     return (
-        f"The memory expert goes along: bags of token ids of {memory['texts']:,} training texts (names of labels "
-        "among them) and their labels, which whoever loads the model can read. `glocal-xml publish "
-        "--leave_out_memory` leaves them out."
+        f"Training texts go along: {', '.join(kept)}, and their labels, which whoever loads the model can read. "
+        "`glocal-xml publish --leave_out_memory` leaves them out."
     )
 
 

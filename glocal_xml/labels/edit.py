@@ -12,6 +12,7 @@ from glocal_xml.data import LabelSpace
 from glocal_xml.experts import lexical_with_labels, log_frequencies, memory_with_labels
 from glocal_xml.modeling import AdaptiveLabelClusters, XMTCPreTrainedModel
 from glocal_xml.modeling.label_tree import CandidateTree
+from glocal_xml.modeling.modeling_base import EXPERTS
 
 from .label_changes import plan_changes
 from .similar_names import most_similar
@@ -19,7 +20,7 @@ from .table_rows import cluster_rows, label_tables, tree_rows
 
 logger = logging.getLogger(__name__)
 
-_OF_EXPERTS = ("lexical", "memory", "log_frequencies")
+_OF_EXPERTS = (*EXPERTS, "log_frequencies")
 # New labels of which the log tells what they start as.
 _TOLD = 20
 
@@ -76,7 +77,7 @@ def edit_labels(
     config = copy.deepcopy(model.config)
     config.num_labels = len(origins)
     # Experts are given to the new model when they have its labels.
-    config.lexical = config.memory = config.blend = None
+    config.lexical = config.memory = config.dense = config.blend = None
     if clusters is None:
         rows = dict.fromkeys((table for head in heads for table in label_tables(head)), origins)
     else:
@@ -139,8 +140,8 @@ def _give_experts(
     """The experts and the blend of a model with the labels that are left and, behind them, new ones."""
     if old.lexical is not None:
         new.set_expert("lexical", *lexical_with_labels(old.lexical, old.config.lexical, kept, nearest))
-    if old.memory is not None:
-        new.set_expert("memory", *memory_with_labels(old.memory, kept, len(nearest)))
+    for name in {"memory", "dense"} & old.text_experts().keys():
+        new.set_expert(name, *memory_with_labels(getattr(old, name), kept, len(nearest)))
     if old.config.blend is not None:
         frequencies = old.log_frequencies[kept]
         of_new = torch.as_tensor(log_frequencies(label_space)[len(kept) :]).to(frequencies)

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from glocal_xml.experts.token_rows import sparse_rows, whole_text_ids
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.encoder import encode_texts, evaluation_mode, position_limit
-from glocal_xml.modeling.experts import TextCounter
+from glocal_xml.modeling.token_counts import TextCounter
 
 _TOKENS = 64
 _NAMES_AT_A_TIME = 128

@@ -19,8 +19,9 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 
 from glocal_xml.modeling.adaptive_clusters import AdaptiveLabelClusters
 from glocal_xml.modeling.configuration_base import LABELS_FILE, hub_options, read_file
-from glocal_xml.modeling.experts import LexicalExpert, MemoryExpert, SparseTable, TextCounter
+from glocal_xml.modeling.experts import DenseMemory, LexicalExpert, MemoryExpert, TextMemory
 from glocal_xml.modeling.label_tree import CandidateTree
+from glocal_xml.modeling.token_counts import SparseTable, TextCounter
 
 _LONGEST_HEADER = 10**8
 # Beyond those that a file holds, since a model may make some itself.
@@ -274,15 +275,18 @@ def _check_lexical(expert: LexicalExpert) -> bool:
     return all(_lies_in(getattr(expert, f"parents_{level}"), sizes[level - 1]) for level in range(1, len(sizes)))
 
 
+def _check_memory(memory: TextMemory) -> bool:
+    return _rises(memory.label_starts, len(memory.label_ids)) and _lies_in(memory.label_ids, memory.num_labels)
+
+
 _TABLE_CHECKS = {
     SparseTable: lambda table: _rises(table.starts, len(table.rows)) and _lies_in(table.rows, table.num_rows),
     TextCounter: lambda counter: (
         _lies_in(counter.pair_keys, counter.tokens**2) and bool((counter.pair_keys.diff() > 0).all())
     ),
     LexicalExpert: _check_lexical,
-    MemoryExpert: lambda memory: (
-        _rises(memory.label_starts, len(memory.label_ids)) and _lies_in(memory.label_ids, memory.num_labels)
-    ),
+    MemoryExpert: _check_memory,
+    DenseMemory: _check_memory,
     CandidateTree: _check_tree,
     AdaptiveLabelClusters: _check_clusters,
 }

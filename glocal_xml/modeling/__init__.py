@@ -12,7 +12,7 @@ from .configuration_light_attention import LightAttentionConfig
 from .configuration_me_xml import MEXMLConfig
 from .configuration_text_experts import TextExpertsConfig
 from .configuration_word_lstm import WordLSTMConfig
-from .experts import Blend, LexicalExpert, MemoryExpert
+from .experts import Blend, DenseMemory, LexicalExpert, MemoryExpert
 from .label_scores import LabelScores, XMTCOutput
 from .linear_head import LinearHead
 from .modeling_aplc_xlnet import APLCXLNet
@@ -55,6 +55,7 @@ __all__ = [
     "AdaptiveLabelClusters",
     "AttentionConfig",
     "AttentionHead",
+    "DenseMemory",
     "EvidenceHead",
     "ExtremeMultiLabelPipeline",
     "GlocalXMLConfig",

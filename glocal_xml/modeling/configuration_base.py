@@ -34,7 +34,8 @@ class XMTCConfig(PreTrainedConfig):
             configuration: at half a million labels they would be tens of megabytes of JSON. `id2label` can be given
             and read as elsewhere in Transformers, up to `max_logits_labels` labels.
         document_pooling: What stands for a text: its `"first"` token, its `"last"`, or the `"mean"` of all. By default
-            the last where tokens see only those before them (Qwen, Llama, GPT-2), and for XLNet; else the first.
+            the last where tokens see only those before them (Qwen, Llama, GPT-2), and for XLNet; the mean for
+            word_lstm; else the first.
             `from_encoder` takes what the pooling module of a sentence-transformers folder says.
         label_bias: Adds one bias per label to each branch. Started at the training log-odds (`model.start_label_bias`)
             it saves the epochs that otherwise go into pushing thousands of labels down. The papers have none.
@@ -46,6 +47,7 @@ class XMTCConfig(PreTrainedConfig):
         initializer_range: Standard deviation of freshly made label embeddings.
         lexical: Sizes of the lexical expert ([`LexicalExpert`]), set when it is fitted; `None` for none.
         memory: Sizes of the memory expert ([`MemoryExpert`]), set when it is fitted; `None` for none.
+        dense: Sizes of the dense memory ([`DenseMemory`]), set when it is fitted; `None` for none.
         blend: What was fitted on held-out texts ([`Blend`]): `weights` of the branches, of the log `frequency` of a
             label and a `bias`; the `threshold` with the best F measure `f` (micro, macro or samples) and `beta`; the
             number of `texts`. Without it the probability of a label is the mean over the branches.
@@ -68,6 +70,7 @@ class XMTCConfig(PreTrainedConfig):
     initializer_range: float | int = 0.02
     lexical: dict | None = None
     memory: dict | None = None
+    dense: dict | None = None
     blend: dict | None = None
     problem_type: str | None = "multi_label_classification"
     has_label_names: bool = False
@@ -86,7 +89,9 @@ class XMTCConfig(PreTrainedConfig):
             raise ValueError(f"`id2label` names {len(names)} labels: pass `num_labels={len(names)}` with it.")
         super().__post_init__(**kwargs)
         if self.document_pooling is None and self.encoder is not None:
-            self.document_pooling = "last" if _is_causal(self.encoder) else "first"
+            # An LSTM has no token that stands for the text.
+            otherwise = "mean" if self.encoder.model_type == "word_lstm" else "first"
+            self.document_pooling = "last" if _is_causal(self.encoder) else otherwise
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -188,6 +193,8 @@ class XMTCConfig(PreTrainedConfig):
             raise ValueError(f"`document_pooling` must be one of {choices}, got {self.document_pooling!r}.")
 
     def validate_blend(self):
+        if self.dense is not None and self.encoder is None:
+            raise ValueError("`dense` compares embeddings of texts, which a model without an encoder does not have.")
         if self.blend is None:
             return
         weights, threshold, kind = (self.blend.get(name) for name in ("weights", "threshold", "f"))

@@ -1,10 +1,10 @@
 """
-Experts that read a text as a bag of token ids, a linear model per label and a memory of training texts; and the final
-scores of a model with experts, a weighted sum of the logits of all branches that is fitted on held-out texts.
+Experts beside the heads of a family: a linear model per label over token ids, and memories of training texts, by their
+tokens and by their embeddings. And the final scores of a model with experts, a weighted sum of the logits of all
+branches that is fitted on held-out texts.
 """
 
 import math
-import warnings
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .encoder import each_once
 from .label_scores import LabelScores, MeanProbability, Ranking, TopLabels, mean_probability_logits, product_logits
 from .linear_head import check_loaded
+from .token_counts import SparseTable, TextCounter, run_places
 
 # Margins of linear classifiers end near -1 and 1; times this they are log-odds of about the right size. Nodes of a
 # tree decide less sharply than labels: the best of several pairs on held-out training texts of three data sets.
@@ -20,149 +21,30 @@ _LABEL_SCALE, _NODE_SCALE = 4.0, 3.0
 # A vote of 0 stands for this share of the probability; and the logit of a label that no text votes for.
 _LEAST_VOTE = 0.05
 _NO_VOTE = math.log(_LEAST_VOTE / (1 + _LEAST_VOTE))
-# Products of texts and sparse rows are made in pieces of about this many entries.
-_PIECE_ENTRIES = 2**22
 # How many labels each ranking brings to a blend where not all labels are scored.
 _CANDIDATES = 20
 # What has a weight in a blend beside the heads (`add_branch`).
-LEXICAL, LEXICAL_BEND, MEMORY, MEMORY_VOTE = "lexical", "lexical_bend", "memory", "memory_vote"
-FREQUENCY, BIAS = "frequency", "bias"
+LEXICAL, LEXICAL_BEND, FREQUENCY, BIAS = "lexical", "lexical_bend", "frequency", "bias"
+MEMORY, DENSE = "memory", "dense"
+# Whether any text of a memory votes for a label has a weight of its own.
+VOTES = {MEMORY: "memory_vote", DENSE: "dense_vote"}
 # Margins say less and less the larger they are: above this the lexical logit rises with a slope of its own.
 LEXICAL_KNOT = -2.0
-
-
-class TextCounter(nn.Module):
-    """
-    From token ids to a sparse row of unit length: logarithmic counts of tokens, of frequent pairs of neighbouring
-    tokens, and of the first tokens once more, times a weight for each (inverse document frequency). What has the
-    weight 0, such as special tokens, and what is beyond the vocabulary is ignored.
-
-    Args:
-        tokens: Size of the vocabulary.
-        pairs: Number of pairs of tokens; they come behind the tokens.
-        lead: How many of the first tokens of a text, where its title often is, are features of their own too; these
-            come behind the pairs.
-    """
-
-    def __init__(self, tokens: int, pairs: int = 0, lead: int = 0):
-        super().__init__()
-        self.tokens, self.lead = tokens, lead
-        self.register_buffer("weights", torch.zeros(tokens + pairs + (tokens if lead else 0)))
-        # first id * tokens + second id, ascending
-        self.register_buffer("pair_keys", torch.zeros(pairs, dtype=torch.long))
-
-    def features(self, token_ids: Tensor) -> Tensor:
-        """
-        The feature of each token; then, where there are pairs, of each pair that starts with it; then, where the first
-        tokens count apart, of each of them: (texts, tokens) for each kind, side by side; -1 for none.
-        """
-        known = (token_ids >= 0) & (token_ids < self.tokens)
-        ids = token_ids.where(known, 0)
-        known &= self.weights[ids] != 0
-        kinds = [ids.where(known, -1)]
-        if len(self.pair_keys):
-            keys = torch.full_like(ids, -1)
-            keys[:, :-1] = (ids[:, :-1] * self.tokens + ids[:, 1:]).where(known[:, :-1] & known[:, 1:], -1)
-            places = torch.searchsorted(self.pair_keys, keys).clamp(max=len(self.pair_keys) - 1)
-            kinds.append((places + self.tokens).where(self.pair_keys[places] == keys, -1))
-        if self.lead:
-            # Padding and special tokens before a text move nothing: only tokens that count are numbered.
-            is_first = known & (known.cumsum(dim=1) <= self.lead)
-            kinds.append((ids + self.tokens + len(self.pair_keys)).where(is_first, -1))
-        return torch.cat(kinds, dim=1)
-
-    def forward(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Distinct features of each text and their values, both (texts, features); padding has the value 0."""
-        features = self.features(token_ids).sort(dim=1).values
-        is_first = torch.ones_like(features, dtype=torch.bool)
-        is_first[:, 1:] = features[:, 1:] != features[:, :-1]
-        place = is_first.cumsum(dim=1) - 1
-        counts = torch.zeros_like(features, dtype=torch.float).scatter_add_(1, place, (features >= 0).float())
-        distinct = torch.zeros_like(features).scatter_(1, place, features.clamp(min=0))
-        values = (1 + counts.clamp(min=1).log()) * self.weights[distinct].float() * (counts > 0)
-        return distinct, values / values.norm(dim=1, keepdim=True).clamp(min=1e-12)
-
-
-class SparseTable(nn.Module):
-    """
-    Sparse rows over the features of texts, kept feature by feature: a text costs what its own features hold.
-
-    Args:
-        features: Number of features.
-        rows: Number of rows.
-        entries: Number of values that are not zero.
-    """
-
-    def __init__(self, features: int, rows: int, entries: int):
-        super().__init__()
-        self.num_rows = rows
-        self.register_buffer("starts", torch.zeros(features + 1, dtype=torch.long))
-        self.register_buffer("rows", torch.zeros(entries, dtype=torch.int))
-        self.register_buffer("values", torch.zeros(entries))
-
-    def entries(self, features: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each entry that these features meet: which of them, its row, and its value times theirs."""
-        which, places = run_places(self.starts, features, values != 0)
-        return which, self.rows[places].long(), self.values[places].float() * values[which]
-
-    def forward(self, features: Tensor, values: Tensor) -> Tensor:
-        """Products of texts, given as by [`TextCounter`], with all rows: (texts, rows)."""
-        if values.device.type == "cpu" and torch.backends.mkl.is_available() and self.starts[-1] < 2**31:
-            return self._of_matrices(features, values)
-        return self._of_entries(features, values)
-
-    def _of_matrices(self, features: Tensor, values: Tensor) -> Tensor:
-        """As matrices in compressed rows, where there is a library for it: twenty times as fast."""
-        met = values != 0
-        ends = torch.cat([values.new_zeros(1), met.sum(dim=1).cumsum(0)]).int()
-        size = (len(values), len(self.starts) - 1)
-        with warnings.catch_warnings():
-            # torch tells, once, that such matrices are new.
-            warnings.simplefilter("ignore")
-            texts = torch.sparse_csr_tensor(ends, features[met].int(), values[met], size=size)
-            table = torch.sparse_csr_tensor(
-                self.starts.int(), self.rows, self.values.to(values.dtype), size=(size[1], self.num_rows)
-            )
-        return torch.mm(texts, table, out=values.new_empty(len(values), self.num_rows))
-
-    def _of_entries(self, features: Tensor, values: Tensor) -> Tensor:
-        """Entry by entry, anywhere."""
-        result = values.new_zeros(len(values), self.num_rows)
-        met = ((self.starts[features + 1] - self.starts[features]) * (values != 0)).sum(dim=1)
-        pieces = (met.cumsum(0) // _PIECE_ENTRIES).unique_consecutive(return_counts=True)[1].tolist()
-        start = 0
-        for length in pieces:
-            texts = slice(start, start + length)
-            which, rows, products = self.entries(features[texts].flatten(), values[texts].flatten())
-            text = which // features.shape[1]
-            result[texts].view(-1).index_add_(0, text * self.num_rows + rows, products)
-            start += length
-        return result
-
-
-def run_places(starts: Tensor, runs: Tensor, wanted: Tensor | int = 1) -> tuple[Tensor, Tensor]:
-    """Which of the given runs, (runs,), every entry of those `wanted` belongs to, and the place of the entry."""
-    first = starts[runs]
-    lengths = (starts[runs + 1] - first) * wanted
-    ends = lengths.cumsum(0)
-    total = int(ends[-1]) if len(ends) else 0
-    which = torch.repeat_interleave(lengths, output_size=total)
-    return which, torch.arange(total, device=first.device) + (first - ends + lengths)[which]
 
 
 class ExpertScores(LabelScores):
     """Logits of an expert for all labels, computed at once when the first of them is asked for."""
 
-    def __init__(self, expert: "LexicalExpert | MemoryExpert", token_ids: Tensor):
+    def __init__(self, expert: "LexicalExpert | TextMemory", texts: Tensor):
         check_loaded(expert)
-        self.expert, self.token_ids = expert, token_ids
-        self.num_texts, self.num_labels, self.run_size = len(token_ids), expert.num_labels, expert.num_labels
+        self.expert, self.texts = expert, texts
+        self.num_texts, self.num_labels, self.run_size = len(texts), expert.num_labels, expert.num_labels
         self._logits: Tensor | None = None
 
     @torch.no_grad()
     def all(self) -> Tensor:
         if self._logits is None:
-            self._logits = self.expert.logits(self.token_ids)
+            self._logits = self.expert.logits(self.texts)
         return self._logits
 
     def run(self, start: int, stop: int) -> Tensor:
@@ -220,51 +102,48 @@ class LexicalExpert(nn.Module):
         return _LABEL_SCALE if level == len(self.tables) - 1 else _NODE_SCALE
 
 
-class MemoryExpert(nn.Module):
+class TextMemory(nn.Module):
     """
-    Training texts as sparse rows: the most similar ones vote for their labels, each with a power of its cosine
-    similarity; the votes of a text sum to one per label at most. Nothing is trained, so texts can be added and removed
-    at any time.
+    Training texts that vote for their labels: the most similar ones, each with a power of its similarity; the votes
+    for a label sum to one at most. Nothing is trained, so texts can be added and removed at any time.
+
+    A subclass keeps the texts and defines `similarities`.
 
     Args:
         num_labels: Number of labels.
-        tokens: Size of the vocabulary.
-        texts, entries, labels: Number of texts, and of the counts and the labels of all of them.
+        texts, labels: Number of texts, and of the labels of all of them.
         neighbors, power: How many texts vote, and the power of the similarity in a vote.
-        lead: How many of the first tokens are features of their own too.
     """
 
-    def __init__(
-        self, num_labels: int, tokens: int, texts: int, entries: int, labels: int, neighbors: int, power: float,
-        lead: int = 0,
-    ):  # fmt: skip
+    def __init__(self, num_labels: int, texts: int, labels: int, neighbors: int, power: float):
         super().__init__()
         self.num_labels, self.neighbors, self.power = num_labels, neighbors, power
-        self.counter = TextCounter(tokens, lead=lead)
-        self.texts = SparseTable(len(self.counter.weights), texts, entries)
         # Which number a text has where it comes from, and its labels.
         self.register_buffer("text_numbers", torch.zeros(texts, dtype=torch.long))
         self.register_buffer("label_starts", torch.zeros(texts + 1, dtype=torch.long))
         self.register_buffer("label_ids", torch.zeros(labels, dtype=torch.int))
 
-    def forward(self, token_ids: Tensor) -> ExpertScores:
-        """Scores of texts, given as the ids of all of their tokens, of shape (texts, tokens)."""
-        return ExpertScores(self, token_ids)
+    def forward(self, texts: Tensor) -> ExpertScores:
+        """Scores of texts, given as `similarities` takes them."""
+        return ExpertScores(self, texts)
+
+    def similarities(self, texts: Tensor) -> Tensor:
+        """Cosine similarities of texts to all texts of the memory, of shape (texts, texts of the memory)."""
+        raise NotImplementedError
 
     @torch.no_grad()
-    def similar(self, token_ids: Tensor, number: int | None = None) -> tuple[Tensor, Tensor]:
+    def similar(self, texts: Tensor, number: int | None = None) -> tuple[Tensor, Tensor]:
         """Similarities of the most similar texts, best first, the earlier one on a tie, and their rows: (texts, n)."""
-        similarities = self.texts(*self.counter(token_ids))
-        return TopLabels(number or self.neighbors).update(similarities, 0).result()
+        return TopLabels(number or self.neighbors).update(self.similarities(texts), 0).result()
 
     def labels_of(self, row: int) -> list[int]:
         """The labels of a text of the memory."""
         start, stop = self.label_starts[row : row + 2].tolist()
         return self.label_ids[start:stop].tolist()
 
-    def logits(self, token_ids: Tensor) -> Tensor:
+    def logits(self, texts: Tensor) -> Tensor:
         """Log-odds of the votes for all labels, of shape (texts, labels)."""
-        similarities, rows = self.similar(token_ids)
+        similarities, rows = self.similar(texts)
         weights = similarities.clamp(min=0) ** self.power
         weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
         which, places = run_places(self.label_starts, rows.flatten())
@@ -276,8 +155,55 @@ class MemoryExpert(nn.Module):
         return logits.view(len(rows), -1)
 
 
+class MemoryExpert(TextMemory):
+    """
+    Training texts as sparse rows of token counts, compared with the ids of all tokens of a text, (texts, tokens).
+
+    Args:
+        num_labels, texts, labels, neighbors, power: As in [`TextMemory`].
+        tokens: Size of the vocabulary.
+        entries: Number of counts of all texts.
+        lead: How many of the first tokens are features of their own too.
+    """
+
+    def __init__(
+        self, num_labels: int, tokens: int, texts: int, entries: int, labels: int, neighbors: int, power: float,
+        lead: int = 0,
+    ):  # fmt: skip
+        super().__init__(num_labels, texts, labels, neighbors, power)
+        self.counter = TextCounter(tokens, lead=lead)
+        self.texts = SparseTable(len(self.counter.weights), texts, entries)
+
+    def similarities(self, texts: Tensor) -> Tensor:
+        return self.texts(*self.counter(texts))
+
+
+class DenseMemory(TextMemory):
+    """
+    Document embeddings of training texts, compared with that of a text, (texts, hidden): it finds texts on the same
+    subject in other words. The encoder must be the one that the embeddings were made with.
+
+    Args:
+        num_labels, texts, labels, neighbors, power: As in [`TextMemory`].
+        size: Size of the embeddings.
+    """
+
+    def __init__(self, num_labels: int, size: int, texts: int, labels: int, neighbors: int, power: float):
+        super().__init__(num_labels, texts, labels, neighbors, power)
+        # The mean of the embeddings: what all texts have in common would make all of them similar.
+        self.register_buffer("center", torch.zeros(size))
+        self.register_buffer("directions", torch.zeros(texts, size))  # of unit length
+
+    def similarities(self, texts: Tensor) -> Tensor:
+        return self.direction(texts) @ self.directions.float().T
+
+    def direction(self, embeddings: Tensor) -> Tensor:
+        """Embeddings without what all have in common, of unit length, (texts, hidden)."""
+        return nn.functional.normalize(embeddings.float() - self.center.float(), dim=1)
+
+
 def vote_share(logits: Tensor) -> Tensor:
-    """1 for labels that any similar text has, by their logits in the memory, and 0 for others."""
+    """1 for labels that any similar text has, by their logits in a memory, and 0 for others."""
     # A comparison takes several times as long. Between the two are votes of less than 0.0001.
     return (logits - _NO_VOTE).mul_(1000).clamp_(0, 1)
 
@@ -285,14 +211,14 @@ def vote_share(logits: Tensor) -> Tensor:
 def add_branch(total: Tensor, name: str, logits: Tensor, weights: dict[str, float]) -> Tensor:
     """
     Adds to the logits of a blend, in place, what a branch gives: its weight times its own logits. Those of the lexical
-    expert may rise with another slope above `LEXICAL_KNOT`, and any vote of the memory may count beside how strong it
+    expert may rise with another slope above `LEXICAL_KNOT`, and any vote of a memory may count beside how strong it
     is. A branch without weight counts nothing, whatever its scores are.
     """
     if weight := weights.get(name):
         total.add_(logits, alpha=weight)
     if name == LEXICAL and (bend := weights.get(LEXICAL_BEND)):
         total.add_((logits - LEXICAL_KNOT).clamp_(min=0), alpha=bend)
-    if name == MEMORY and (vote := weights.get(MEMORY_VOTE)):
+    if name in VOTES and (vote := weights.get(VOTES[name])):
         total.add_(vote_share(logits), alpha=vote)
     return total
 
@@ -307,12 +233,12 @@ class Blend(MeanProbability):
         heads: The scores of the heads of a family, where it has some.
         experts: The scores of the experts, by name.
         blend: What was fitted ([`XMTCConfig`]): `weights` of each branch, of `"lexical_bend"`, `"memory_vote"`,
-            `"frequency"` and `"bias"`; one that is missing is 0.
+            `"dense_vote"`, `"frequency"` and `"bias"`; one that is missing is 0.
         log_frequencies: Log frequency of each label, of shape (labels,).
     """
 
     # What a model makes its experts of.
-    experts: ClassVar[dict[str, type[nn.Module]]] = {LEXICAL: LexicalExpert, MEMORY: MemoryExpert}
+    experts: ClassVar[dict[str, type[nn.Module]]] = {LEXICAL: LexicalExpert, MEMORY: MemoryExpert, DENSE: DenseMemory}
 
     def __init__(
         self,

@@ -41,6 +41,7 @@ class APLCXLNet(XMTCPreTrainedModel):
             bias=config.label_bias,
         )
         self.last_layer = config.num_hidden_layers
+        self.layers = {self.last_layer}
         self.post_init()
 
     def set_label_counts(self, label_counts: Sequence[int] | Tensor) -> None:
@@ -58,7 +59,7 @@ class APLCXLNet(XMTCPreTrainedModel):
 
     def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, text_ids=None, **answering):
         """Arguments as in [`XMTCPreTrainedModel`]."""
-        texts = self.encode({self.last_layer}, input_ids, attention_mask, token_type_ids, labels, **answering)
+        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels, **answering)
         documents = texts.document(self.last_layer)  # (texts, hidden)
         clusters = self.head(self.dropout(torch.tanh(self.summary(documents))))  # section 3.2, eq. 2
         terms = {} if labels is None else {BRANCH: clusters.loss(texts.labels)}  # eq. 5

@@ -15,12 +15,16 @@ from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode
 from .label_scores import MeanProbability, XMTCOutput, check_label_ids
 from .linear_head import IdentityStart, Projection
 
+# What a model may have beside its heads (`Blend.experts`).
+EXPERTS = ("lexical", "memory", "dense")
+
 
 class XMTCPreTrainedModel(PreTrainedModel):
     """
     Base of all families: a text encoder, heads over labels, and the names of the labels beside the weights.
 
-    A family defines its heads, `branch_heads`, and a `forward` that makes scores of them and answers from these:
+    A family defines its heads, `branch_heads`, the `layers` of the encoder that they read, and a `forward` that makes
+    scores of them and answers from these:
 
     Args:
         input_ids: Token ids, of shape (texts, tokens).
@@ -67,8 +71,8 @@ class XMTCPreTrainedModel(PreTrainedModel):
         if getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler = None
         self.label_names: list[str] | None = config.given_label_names and config.name_labels(config.given_label_names)
-        self.lexical = self.memory = None
-        for name in ("lexical", "memory"):
+        self.lexical = self.memory = self.dense = None
+        for name in EXPERTS:
             if (sizes := getattr(config, name)) is not None:
                 expert_class = _present(self.blend_class, f"`{name}`").experts[name]
                 setattr(self, name, expert_class(config.num_labels, **sizes))
@@ -125,6 +129,15 @@ class XMTCPreTrainedModel(PreTrainedModel):
         options = (self.config.num_labels, self.config.document_pooling, self.config.recorded_outputs(answering))
         return encode_texts(self.encoder, layers, *inputs, *options)
 
+    @torch.no_grad()
+    def document_embeddings(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """What stands for each text in the highest layer that is read, (texts, hidden): the dense memory keeps it."""
+        layer = max(self.layers)
+        with evaluation_mode(self):
+            return self.encode({layer}, input_ids, attention_mask, token_type_ids, None).document(layer)
+
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """As everywhere in Transformers."""
         embeddings = self.encoder.resize_token_embeddings(*args, **kwargs)
@@ -143,11 +156,10 @@ class XMTCPreTrainedModel(PreTrainedModel):
 
     def text_experts(self) -> dict[str, nn.Module]:
         """The experts beside the heads, by name."""
-        experts = {"lexical": self.lexical, "memory": self.memory}
-        return {name: expert for name, expert in experts.items() if expert is not None}
+        return {name: expert for name in EXPERTS if (expert := getattr(self, name)) is not None}
 
     def set_expert(self, name: str, expert: nn.Module | None, sizes: dict[str, Any] | None) -> None:
-        """Takes over an expert, `"lexical"` or `"memory"`, and its sizes for the configuration; or takes it out."""
+        """Takes over one of the `EXPERTS`, and its sizes for the configuration; or takes it out."""
         setattr(self, name, None if expert is None else expert.to(self.device))
         setattr(self.config, name, sizes)
 
@@ -198,8 +210,10 @@ class XMTCPreTrainedModel(PreTrainedModel):
         if inputs_embeds is not None:
             raise ValueError("`inputs_embeds` is not supported, since experts count token ids: pass `input_ids`.")
         if self.is_blended:
-            token_ids = texts.token_ids if text_ids is None else text_ids
-            experts = {name: expert(token_ids) for name, expert in self.text_experts().items()}
+            read = dict.fromkeys(EXPERTS, texts.token_ids if text_ids is None else text_ids)
+            if self.dense is not None:
+                read["dense"] = texts.document(max(self.layers))
+            experts = {name: expert(read[name]) for name, expert in self.text_experts().items()}
             scores = _present(self.blend_class, "`blend`")(scores, experts, self.config.blend, self.log_frequencies)
         output = XMTCOutput(scores=scores if output_scores else None)
         if loss_terms:

@@ -34,6 +34,7 @@ class LightAttentionForMultiLabel(XMTCPreTrainedModel):
         super().__init__(config, encoder)
         self.head = self.make_head(config.num_labels, table)
         self.last_layer = config.num_hidden_layers
+        self.layers = {self.last_layer}
         self.post_init()
 
     def make_head(self, num_labels: int, table: type[nn.Module]) -> AttentionHead | EvidenceHead:
@@ -46,7 +47,7 @@ class LightAttentionForMultiLabel(XMTCPreTrainedModel):
     def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, text_ids=None, **answering):
         """Arguments as in [`XMTCPreTrainedModel`]."""
         # Section III-D, 1 and 2.
-        texts = self.encode({self.last_layer}, input_ids, attention_mask, token_type_ids, labels, **answering)
+        texts = self.encode(self.layers, input_ids, attention_mask, token_type_ids, labels, **answering)
         attention = self.head(texts.hidden_states[self.last_layer], texts.mask)  # eq. 2
         terms = {} if labels is None else {BRANCH: attention.loss(texts.labels)}
         scores = mean_probability({BRANCH: attention})

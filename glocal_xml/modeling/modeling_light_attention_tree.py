@@ -96,20 +96,20 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
                 logits = branches[BRANCH].chosen(candidates.ids)
                 terms[BRANCH] = candidates.cross_entropy(logits, candidates.are_among(checked))
         scores = TreeScores(self.label_tree, levels, branches, self.config.beam) if branches else None
-        return self.answer(scores, terms, texts[0], text_ids, **answering)
+        return self.answer(scores, terms, texts[-1], text_ids, **answering)
 
     def _encode_levels(self, trained: range, *inputs: Tensor | None, **answering: Any) -> list[EncodedTexts]:
         """The texts as each level and last the labels read them, without levels that are not needed yet."""
         if self.level_encoders is None:
-            return [self.encode({self.last_layer}, *inputs, **answering)] * (self.label_level + 1)
+            return [self.encode(self.layers, *inputs, **answering)] * (self.label_level + 1)
         texts, num_labels = [], self.config.num_labels
         for level, encoder in enumerate([*self.level_encoders, self.encoder][: trained.stop]):
             if level in trained:
-                texts.append(encode_texts(encoder, {self.last_layer}, *inputs, num_labels))
+                texts.append(encode_texts(encoder, self.layers, *inputs, num_labels, self.config.document_pooling))
             else:
                 # A level that rests always gives the same scores.
                 with torch.no_grad(), evaluation_mode(encoder):
-                    texts.append(encode_texts(encoder, {self.last_layer}, *inputs, num_labels))
+                    texts.append(encode_texts(encoder, self.layers, *inputs, num_labels, self.config.document_pooling))
         return texts
 
 

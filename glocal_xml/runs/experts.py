@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from glocal_xml.data import LabelSpace, XMTCCollator
 from glocal_xml.data.text_files import read_strict_lines
 from glocal_xml.experts import (
     ExpertTexts,
+    add_to_dense,
     add_to_memory,
     blend_pairs,
     fit_blend,
@@ -29,10 +31,10 @@ from glocal_xml.experts import (
     texts_in_memory,
 )
 from glocal_xml.experts.choose import choose_lexical_settings, default_lexical_settings
-from glocal_xml.experts.fit import LEXICAL, MEMORY
 from glocal_xml.experts.fit_blend import log_frequencies
 from glocal_xml.experts.name_texts import name_texts
-from glocal_xml.modeling import LexicalExpert, MemoryExpert, XMTCPreTrainedModel
+from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling.experts import DENSE, LEXICAL, Blend
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 
 from .token_columns import start_tokens, whole_rows, with_whole_texts
@@ -59,10 +61,10 @@ def held_out_texts(num_texts: int) -> int | None:
 
 class RunExperts:
     """
-    The lexical expert and the memory of one run, fitted on its texts.
+    The experts of one run, fitted on its texts.
 
-    Training of the heads has no use for them: fit them after it, or, as a time budget wants it, before, and give them
-    to the model afterwards.
+    Training of the heads has no use for them: fit them after it. Those of `fit` can also be fitted before, as a time
+    budget wants it, and given to the model afterwards; `fit_dense` needs the trained encoder.
 
     Args:
         model_args: Which `experts` to fit.
@@ -82,46 +84,77 @@ class RunExperts:
         label_space: LabelSpace,
         tokenizer: PreTrainedTokenizerBase,
     ):
-        self.names = list(model_args.experts)
+        self.names, self.has_new_encoder = list(model_args.experts), model_args.encoder is not None
         self.args, self.texts, self.label_space, self.tokenizer = args, texts, label_space, tokenizer
         self.descriptions = read_label_texts(data_args.label_texts_file)
         self.uses_names = data_args.label_texts
         self.settings: dict[str, Any] = {}
-        self.seconds = 0.0
-        self._train: ExpertTexts | None = None
+        self.seconds, self.are_fitted = 0.0, False
 
-    def fit(self, model: XMTCPreTrainedModel) -> None:
-        """Fits the experts on the training texts, where there are any experts, and gives them to the model."""
-        if not self.names:
-            return
-        started = time.time()
-        train = self.texts["train"]
+    @cached_property
+    def _train(self) -> ExpertTexts:
+        train = with_whole_texts(self.texts["train"], self.tokenizer)
         rows, names = whole_rows(train), ([], [])
         if self.uses_names:
             names = name_texts(self.label_space.names, self.tokenizer, rows, self.descriptions)
-        self._train = ExpertTexts(rows, list(train["labels"]), *names)
+        return ExpertTexts(rows, list(train["labels"]), *names)
+
+    def fit(self, model: XMTCPreTrainedModel) -> None:
+        """Fits the lexical expert and the memory of words on the training texts and gives them to the model."""
+        self.are_fitted = True
+        names = [name for name in self.names if name != DENSE]
+        if not names:
+            return
+        started = time.time()
         if self._train.name_rows:
             logger.info("label names: %d of them are training texts of the experts", len(self._train.name_rows))
         num_labels = self.label_space.num_labels
         self.settings = default_lexical_settings(self._train, num_labels)
         # The trial takes up to a minute.
         has_time = self.args.minutes is None or self.args.minutes >= _LONG_BUDGET
-        if LEXICAL in self.names and "validation" in self.texts and has_time:
+        if LEXICAL in names and "validation" in self.texts and has_time:
             self.settings = choose_lexical_settings(self._train, self._held_out, num_labels, len(self.tokenizer))
         settled = time.time()
         self._fit(model, self._train)
         # What a second fit will take: settings are chosen once.
         self.seconds = time.time() - settled
         logger.info(
-            "experts: %s fitted on %d texts in %.0f s", ", ".join(self.names), len(train), time.time() - started
+            "experts: %s fitted on %d texts in %.0f s", ", ".join(names), len(self._train.rows), time.time() - started
+        )
+
+    def fit_dense(self, model: XMTCPreTrainedModel, seconds: float | None = None) -> None:
+        """
+        Gives the model the document embeddings of the training texts, as its encoder makes them now, where `dense` is
+        among the experts. Those that a model brings from earlier training stay.
+
+        Args:
+            model: The model, whose encoder is trained.
+            seconds: Time to spend; with less than all texts need, a random part of them is remembered.
+        """
+        if DENSE not in self.names or model.encoder is None:
+            return
+        started = time.time()
+        # The memory of a model that is trained further has these texts as its last.
+        first = None if model.memory is None else int(model.memory.text_numbers.max()) + 1 - len(self._train.rows)
+        options = {"first": 0 if self.are_fitted else first, "seconds": seconds}
+        options["show_progress"] = not self.args.disable_tqdm
+        self._in_first_process(model, [DENSE], lambda: add_to_dense(model, self._train, self.tokenizer, **options))
+        logger.info(
+            "dense memory: %d texts, %d of this run, in %.0f s",
+            model.config.dense["texts"],
+            len(self._train.rows),
+            time.time() - started,
         )
 
     def take_over(self, model: XMTCPreTrainedModel) -> None:
         """
-        Experts of a model that is trained further: the memory learns the training texts, the lexical expert stays as
-        it is. Where most texts are in the memory already, which then knows those that are held out too, all experts
-        are fitted anew.
+        Experts of a model that is trained further: the memory of words learns the training texts, the lexical expert
+        stays as it is. Where most texts are in the memory already, which then knows those that are held out too, all
+        experts are fitted anew.
         """
+        # A new encoder brings a dense memory with it.
+        gets_dense = model.dense is not None or (self.has_new_encoder and DENSE in self.names)
+        self.names = [*(name for name in model.text_experts() if name != DENSE), *([DENSE] if gets_dense else [])]
         if model.memory is None:
             if model.lexical is not None and "validation" in self.texts:
                 logger.warning(
@@ -131,7 +164,7 @@ class RunExperts:
             return
         rows = whole_rows(self.texts["train"])
         if texts_in_memory(model, rows[:_LOOKED_UP]).mean() > 0.5:
-            self.names = list(model.text_experts())
+            model.set_expert(DENSE, None, None)
             self.fit(model)
             return
         if "validation" in self.texts:
@@ -144,9 +177,17 @@ class RunExperts:
 
     def refit(self, model: XMTCPreTrainedModel) -> None:
         """Fits the experts once more, on training and validation texts, unless `refit_experts` is off."""
-        if self._train is None or "validation" not in self.texts or not self.args.refit_experts:
+        if "validation" not in self.texts or not self.args.refit_experts:
+            return
+        if not self.are_fitted:
             return
         self._fit(model, self._train.with_texts(self._held_out))
+        if model.dense is not None:
+            self._in_first_process(
+                model,
+                [DENSE],
+                lambda: add_to_dense(model, self._held_out, self.tokenizer, first=len(self._train.rows)),
+            )
         logger.info("experts: fitted again with the %d held-out texts", len(self.texts["validation"]))
 
     @cached_property
@@ -156,17 +197,21 @@ class RunExperts:
         return ExpertTexts(whole_rows(part), known)
 
     def _fit(self, model: XMTCPreTrainedModel, texts: ExpertTexts) -> None:
-        """All processes have the same experts: the first fits them, the others read what it wrote."""
-        path = Path(self.args.output_dir, "experts.safetensors")
+        names = [name for name in self.names if name != DENSE]
         options = {"show_progress": not self.args.disable_tqdm, **self.settings}
+        self._in_first_process(model, names, lambda: fit_experts(model, texts, self.tokenizer, names, **options))
+
+    def _in_first_process(self, model: XMTCPreTrainedModel, names: list[str], fit: Callable[[], None]) -> None:
+        """All processes have the same experts: the first fits them, the others read what it wrote."""
         if self.args.world_size == 1:
-            fit_experts(model, texts, self.tokenizer, self.names, **options)
+            fit()
             return
+        path = Path(self.args.output_dir, "experts.safetensors")
         with self.args.main_process_first(desc="experts"):
             if self.args.process_index == 0:
-                fit_experts(model, texts, self.tokenizer, self.names, **options)
+                fit()
                 path.parent.mkdir(parents=True, exist_ok=True)
-                save_experts(model, self.names, path)
+                save_experts(model, names, path)
             else:
                 load_experts(model, path)
         self.args.distributed_state.wait_for_everyone()
@@ -186,7 +231,7 @@ def load_experts(model: XMTCPreTrainedModel, path: Path) -> None:
     with safe_open(path, framework="pt") as file:
         for name, sizes in file.metadata().items():
             sizes = json.loads(sizes)
-            expert = {LEXICAL: LexicalExpert, MEMORY: MemoryExpert}[name](model.config.num_labels, **sizes)
+            expert = Blend.experts[name](model.config.num_labels, **sizes)
             expert.load_state_dict({key: file.get_tensor(f"{name}.{key}") for key in expert.state_dict()})
             model.set_expert(name, expert, sizes)
 

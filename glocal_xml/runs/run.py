@@ -159,9 +159,10 @@ def run(
             model.set_expert(name, None, None)
         default_rates(args, model)
         freeze_layers(model.encoder, args.frozen_layers)
-    budget = None
+    budget = dense_seconds = None
     if trains_heads and args.minutes is not None:
-        budget = plan_time(args, data_args, model, texts, tokenizer, started, experts.seconds)
+        plan = (args, data_args, model, texts, tokenizer, started, experts.seconds, "dense" in experts.names)
+        budget, dense_seconds = plan_time(*plan)
     check_length(model, tokenizer.model_max_length)
     with args.main_process_first(desc="tokenising"):
         tokens = {
@@ -199,7 +200,9 @@ def run(
         report.add_training(trained.metrics | trainer.training_facts.facts)
         for name, (expert, sizes) in fitted.items():
             model.set_expert(name, expert, sizes)
-    if training and args.blend and (fitted or "validation" in texts):
+        if dense_seconds != 0:
+            experts.fit_dense(model, dense_seconds)
+    if training and args.blend and (model.text_experts() or "validation" in texts):
         report.results["blend"] = blend_of_run(model, texts, label_space, tokenizer, args.threshold_f)
     for part in ("validation", "test", "predict"):
         if part in tokens:
@@ -207,7 +210,7 @@ def run(
             report.add_part(part, output.predictions, output.label_ids, output.metrics)
         if part == "validation" and training:
             # Now that validation texts have told how good the model is, experts learn them too.
-            if fitted and args.refit_experts and has_time(args, started, experts.seconds):
+            if model.text_experts() and args.refit_experts and has_time(args, started, experts.seconds):
                 experts.refit(model)
             trainer.save_model()
             report.results["training_seconds"] = round(time.time() - started, 1)

@@ -23,6 +23,10 @@ _MOST_EPOCHS = 8
 _MEASURED_STEPS = 3
 # Held-out texts are predicted twice, to fit the blend and to judge it: about this part of a training step.
 _PREDICTION = 0.8
+# Of a training step, for an embedding; and most of the time of heads and encoder that embeddings may take.
+_EMBEDDING, _MOST_EMBEDDING = 0.3, 0.3
+# A dense memory of fewer texts is not worth its time.
+_LEAST_EMBEDDED = 2000
 # What is kept back to fit the blend and to save the model.
 _SAVING = 2.0
 
@@ -35,16 +39,20 @@ def plan_time(
     tokenizer: PreTrainedTokenizerBase,
     started: float,
     expert_seconds: float,
-) -> "TimeBudget":
+    has_dense: bool,
+) -> tuple[TimeBudget, float]:
     """
-    What is left of `args.minutes` for heads and encoder, where a second fit of the experts takes `expert_seconds`.
-    Sets the length of texts, where none is given, to the longest with which all training texts are read once in that
-    time, from the measured speed of the first steps.
+    What is left of `args.minutes` for heads and encoder, where a second fit of the experts takes `expert_seconds`; and
+    of it, in seconds, what embeddings of the dense memory may take, 0 where that would be too little. Sets the length
+    of texts, where none is given, to the longest with which all training texts are read once in the time of the heads,
+    from the measured speed of the first steps.
     """
     speed = _tokens_per_second(args, model, texts["train"], tokenizer)
     held_out = len(texts["validation"]) if "validation" in texts else 0
     seconds = 60 * args.minutes - (time.time() - started)
     refit = expert_seconds if args.refit_experts and held_out else 0.0
+    # What embeddings add to reading all texts once.
+    reading = 1 + _EMBEDDING * has_dense
     left = seconds_for_heads(seconds, refit, 0.0)
     sample = texts["train"].select(range(min(2000, len(texts["train"]))))
     limit = min(_LENGTHS[0], tokenizer.model_max_length)
@@ -53,10 +61,14 @@ def plan_time(
         for length in (size for size in _LENGTHS if size <= limit):
             tokenizer.model_max_length = length
             tokens = len(texts["train"]) * np.minimum(lengths, length).mean()
-            if tokens / speed <= left:
+            if reading * tokens / speed <= left:
                 break
     per_text = np.minimum(lengths, tokenizer.model_max_length).mean() / speed
-    left = seconds_for_heads(seconds, refit, held_out * per_text * _PREDICTION)
+    left = seconds_for_heads(seconds, refit, held_out * per_text * (_PREDICTION + _EMBEDDING * has_dense))
+    dense = min(_EMBEDDING * per_text * len(texts["train"]), _MOST_EMBEDDING * left) if has_dense else 0.0
+    if dense < _EMBEDDING * per_text * min(_LEAST_EMBEDDED, len(texts["train"])):
+        dense = 0.0
+    left -= dense
     args.num_train_epochs = min(_MOST_EPOCHS, np.ceil(left / (per_text * len(texts["train"]))))
     logger.info(
         "%.1f minutes for heads and encoder: about %d texts of up to %d tokens (%d tokens a second)",
@@ -65,7 +77,7 @@ def plan_time(
         tokenizer.model_max_length,
         speed,
     )
-    return TimeBudget(left, args.warmup_steps if args.warmup_steps < 1 else 0.1)
+    return TimeBudget(left, args.warmup_steps if args.warmup_steps < 1 else 0.1), dense
 
 
 def seconds_for_heads(seconds: float, refit: float, prediction: float) -> float:

@@ -48,6 +48,7 @@ def _chosen_fields(config: XMTCConfig) -> dict[str, Any]:
         "num_labels",
         "lexical",
         "memory",
+        "dense",
         "blend",
     }
     chosen = {}

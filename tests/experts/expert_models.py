@@ -11,7 +11,9 @@ from expert_texts import TOKENS, texts_that_tell_labels
 from tiny_encoders import ENCODER_CONFIGS
 
 from glocal_xml.experts import fit_lexical, fit_memory
-from glocal_xml.modeling import FAMILIES, TextExpertsConfig, TextExpertsForMultiLabel
+from glocal_xml.experts.memory import extended
+from glocal_xml.experts.token_rows import padded_ids
+from glocal_xml.modeling import FAMILIES, DenseMemory, TextExpertsConfig, TextExpertsForMultiLabel
 
 sys.path.append(str(Path(__file__).parents[1] / "modeling"))
 from test_families import CASES, LABEL_COUNTS, NUM_LABELS, tell_about_labels
@@ -31,7 +33,17 @@ def fitted_experts(num_labels):
     return {"lexical": lexical, "memory": fit_memory(rows, labels, num_labels, TOKENS, neighbors=20)}
 
 
-def make_model(case, *, blend=True, experts=("lexical", "memory"), **fields):
+def dense_memory(model):
+    """The embeddings of the same texts, as the encoder of a model makes them."""
+    rows, labels = texts_that_tell_labels(160, NUM_LABELS)
+    ids = padded_ids(rows)
+    embeddings = model.document_embeddings(ids.clamp(min=0), (ids >= 0).long())
+    memory = DenseMemory(NUM_LABELS, embeddings.shape[1], 0, 0, neighbors=20, power=4.0)
+    memory.center.copy_(embeddings.mean(dim=0))
+    return extended(memory, memory.direction(embeddings).numpy(), labels)
+
+
+def make_model(case, *, blend=True, experts=("lexical", "memory", "dense"), **fields):
     """A model in evaluation mode, whose heads and experts both count."""
     torch.manual_seed(0)
     if case == TEXT_EXPERTS:
@@ -48,8 +60,11 @@ def make_model(case, *, blend=True, experts=("lexical", "memory"), **fields):
                 if not name.startswith("encoder."):
                     parameter.normal_(std=0.5)
     for name in experts:
-        expert, sizes = fitted_experts(NUM_LABELS)[name]
-        model.set_expert(name, copied(expert), dict(sizes))
+        if name != "dense":
+            expert, sizes = fitted_experts(NUM_LABELS)[name]
+            model.set_expert(name, copied(expert), dict(sizes))
+        elif case != TEXT_EXPERTS:
+            model.set_expert(name, *dense_memory(model))
     if blend:
         model.set_blend(make_blend(model.branch_names), log_frequencies())
     model.set_label_names([f"name {i}" for i in range(NUM_LABELS)])
@@ -63,7 +78,7 @@ def copied(expert):
 
 def make_blend(branch_names):
     weights = {name: 0.4 + 0.3 * i for i, name in enumerate(branch_names)}
-    further = {"lexical_bend": -0.3, "memory_vote": 0.7}
+    further = {"lexical_bend": -0.3, "memory_vote": 0.7, "dense_vote": 0.2}
     weights |= {name: weight for name, weight in further.items() if name.split("_")[0] in branch_names}
     weights |= {"frequency": 0.6, "bias": -0.25}
     return {"weights": weights, "threshold": 0.4, "f": "micro", "beta": 1.0, "texts": 100}

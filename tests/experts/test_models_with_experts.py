@@ -19,10 +19,13 @@ from expert_models import (
     make_inputs,
     make_model,
 )
+from huggingface_hub.errors import StrictDataclassError
 from tiny_encoders import WORDS
 from transformers import AutoModel, AutoModelForSequenceClassification, pipeline
 
 from glocal_xml.data.word_tokenizer import train_word_tokenizer
+from glocal_xml.modeling import TextExpertsConfig
+from glocal_xml.modeling.modeling_base import EXPERTS
 
 
 @pytest.fixture(params=MODELS)
@@ -39,12 +42,14 @@ def test_the_final_logit_is_the_weighted_sum(case):
         expected = expected + weights[name] * logits
         if name == "lexical":
             expected = expected + weights["lexical_bend"] * (logits + 2).clamp(min=0)
-        if name == "memory":
-            expected = expected + weights["memory_vote"] * (logits > logits.min() + 1e-3)
+        if name in ("memory", "dense"):
+            expected = expected + weights[f"{name}_vote"] * (logits > logits.min() + 1e-3)
     torch.testing.assert_close(output.logits, expected)
     scores = all_scores(model, inputs)
     torch.testing.assert_close(scores["final"], expected.sigmoid())
-    assert list(scores) == [*model.branch_names, "final"] and model.branch_names[-2:] == ["lexical", "memory"]
+    assert list(scores) == [*model.branch_names, "final"]
+    # Without an encoder there are no embeddings.
+    assert model.branch_names == [*model.branch_heads(), *EXPERTS[: 2 if case == TEXT_EXPERTS else 3]]
 
 
 def test_without_a_blend_the_probability_is_the_mean_of_the_branches(case):
@@ -66,8 +71,12 @@ def test_saved_and_loaded(case, tmp_path):
         assert_same_scores(all_scores(model, inputs), all_scores(loaded, inputs))
 
 
-@pytest.mark.parametrize("expert", ["lexical", "memory"])
+@pytest.mark.parametrize("expert", EXPERTS)
 def test_one_expert_alone(case, expert, tmp_path):
+    if (case, expert) == (TEXT_EXPERTS, "dense"):
+        with pytest.raises(StrictDataclassError, match="without an encoder"):
+            TextExpertsConfig(num_labels=3, dense={"size": 4, "texts": 0, "labels": 0, "neighbors": 1, "power": 1.0})
+        return
     model, inputs = make_model(case, experts=[expert]), make_inputs()
     model.save_pretrained(tmp_path)
     loaded = AutoModel.from_pretrained(tmp_path)
@@ -127,7 +136,7 @@ def test_training_does_not_see_the_experts():
     losses = [one.train()(**batch).loss for one in (model, bare)]
     torch.testing.assert_close(*losses)
     losses[0].backward()
-    assert not any(name.startswith(("lexical", "memory")) for name, _ in model.named_parameters())
+    assert not any(name.startswith(EXPERTS) for name, _ in model.named_parameters())
 
 
 @pytest.mark.parametrize("case", [TEXT_EXPERTS, *FAMILY_CASES])
@@ -185,6 +194,8 @@ def test_half_precision(case, dtype, tmp_path):
     expected, found = all_scores(model, inputs), all_scores(loaded, inputs)
     for expert in ("lexical", "memory"):
         torch.testing.assert_close(found[expert].float(), expected[expert], rtol=0, atol=0.05)
+    # Of random weights all texts are about equally similar, and half precision chooses others.
+    assert case == TEXT_EXPERTS or found["dense"].isfinite().all()
     assert found["final"].isfinite().all()
     best = loaded.predict_top_k(**inputs)
     assert best.top_k_ids.shape == (8, 5)

@@ -34,14 +34,15 @@ def test_experts_and_blend(own_loop, flags, tmp_path, caplog):
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     # Texts name their labels, which one epoch of a random encoder does not find out.
     assert results["test"]["lexical"]["precision@1"] > 0.9
-    assert {"blend", "global", "local", "lexical", "memory"} <= set(results["test"])
+    assert {"blend", "global", "local", "lexical", "memory", "dense"} <= set(results["test"])
     assert results["test"]["blend"]["precision@1"] > 0.9
     assert results["blend"]["texts"] == 60
     model = AutoModel.from_pretrained(tmp_path / "run")
-    assert model.branch_names == ["global", "local", "lexical", "memory"]
+    assert model.branch_names == ["global", "local", "lexical", "memory", "dense"]
     assert model.config.blend["weights"] == pytest.approx(results["blend"]["weights"])
     # Fitted again with the validation texts.
     assert "fitted again with the 60 held-out texts" in caplog.text and model.config.memory["texts"] >= 160
+    assert model.config.dense["texts"] == 160
     best = pipeline("extreme-multi-label-classification", model=str(tmp_path / "run"))("dog fox kite", top_k=2)
     assert {row["label"] for row in best} == {"is dog", "is fox"}
 

@@ -10,7 +10,7 @@ from scipy.sparse import random as random_matrix
 
 from glocal_xml.experts.token_rows import matrix_of, padded_ids, sparse_rows, table_tensors
 from glocal_xml.modeling import experts
-from glocal_xml.modeling.experts import SparseTable, TextCounter
+from glocal_xml.modeling.token_counts import SparseTable, TextCounter
 
 
 @st.composite

@@ -14,7 +14,7 @@ from glocal_xml import (
     MEXMLConfig,
     MEXMLForMultiLabel,
 )
-from glocal_xml.experts import ExpertTexts, fit_experts
+from glocal_xml.experts import ExpertTexts, add_to_dense, fit_experts
 from glocal_xml.modeling import TextExpertsConfig, TextExpertsForMultiLabel
 
 NAMES = WORDS[:6]
@@ -49,7 +49,7 @@ def training_texts(number=24):
     return texts, labels
 
 
-def blended_model(name, tokenizer, experts=("lexical", "memory"), encoder="bert", **lexical_options):
+def blended_model(name, tokenizer, experts=("lexical", "memory", "dense"), encoder="bert", **lexical_options):
     """A model of a family whose labels and biases differ from each other, with experts and a blend."""
     family, config, options = FAMILIES[name]
     torch.manual_seed(0)
@@ -67,9 +67,11 @@ def blended_model(name, tokenizer, experts=("lexical", "memory"), encoder="bert"
     model.set_label_counts(counts.tolist())
     fitted = ExpertTexts.from_texts(texts, labels, tokenizer, NAMES)
     fit_experts(model, fitted, tokenizer, experts, workers=1, show_progress=False, **lexical_options)
+    if "dense" in experts and model.encoder is not None:
+        add_to_dense(model, fitted, tokenizer)
     weights = {branch: 0.4 + 0.3 * i for i, branch in enumerate(model.branch_names)}
-    further = {"lexical_bend": -0.3, "memory_vote": 0.7}
-    weights |= {name: weight for name, weight in further.items() if name.split("_")[0] in experts}
+    further = {"lexical_bend": -0.3, "memory_vote": 0.7, "dense_vote": 0.4}
+    weights |= {name: weight for name, weight in further.items() if name.split("_")[0] in model.text_experts()}
     weights |= {"frequency": -0.2, "bias": 0.3}
     blend = {"weights": weights, "threshold": 0.5, "f": "micro", "beta": 1.0, "texts": 60}
     model.set_blend(blend, torch.tensor(counts).log())

@@ -65,17 +65,18 @@ def test_parts_sum_to_the_final_logit(name, tree, tokenizer):
     if "mlp" in name:
         heads |= {"local"}
     below_tree = {"tree"} if "tree" in name else set()
-    assert set(explanation.labels[0].parts) == heads | below_tree | {"memory", "frequency"}
+    memories = model.text_experts().keys() - {"lexical"}
+    assert set(explanation.labels[0].parts) == heads | below_tree | memories | {"frequency"}
     assert explanation.labels[0].local_share is None
 
 
-@pytest.mark.parametrize("experts", [(), ("lexical",), ("memory",)], ids=str)
+@pytest.mark.parametrize("experts", [(), ("lexical",), ("memory",), ("dense",)], ids=str)
 def test_a_blend_of_any_experts(experts, tokenizer):
     model = blended_model("GlocalXML", tokenizer, experts)
     explanation = explain(model, tokenizer, TEXT, labels=NAMES)
     assert_sums(explanation, model, model_inputs(model, tokenizer, TEXT))
-    assert set(explanation.labels[0].parts) == {"global", "frequency", *({"memory"} & set(experts))}
-    assert bool(explanation.similar_texts) == ("memory" in experts)
+    assert set(explanation.labels[0].parts) == {"global", "frequency", *({"memory", "dense"} & set(experts))}
+    assert bool(explanation.similar_texts) == bool({"memory", "dense"} & set(experts))
 
 
 def test_words_are_those_of_head_and_lexical_expert(tokenizer):
@@ -175,21 +176,31 @@ def test_experts_without_a_blend(name, tokenizer):
             explain(model, tokenizer, TEXT)
         return
     label = explain(model, tokenizer, TEXT, labels=["fox"]).labels[0]
-    assert set(label.branch_scores) == {"global", "local", "lexical", "memory"}
+    assert set(label.branch_scores) == {"global", "local", "lexical", "memory", "dense"}
     score = label.branch_scores["local"] / (label.cluster_score or 1.0)
     assert label.logit == pytest.approx(log_odds(score), abs=1e-4)
-    assert label.score == pytest.approx(sum(label.branch_scores.values()) / 4, abs=1e-5)
-    assert label.local_share == pytest.approx(label.branch_scores["local"] / (4 * label.score), abs=1e-4)
+    assert label.score == pytest.approx(sum(label.branch_scores.values()) / 5, abs=1e-5)
+    assert label.local_share == pytest.approx(label.branch_scores["local"] / (5 * label.score), abs=1e-4)
 
 
-def test_similar_texts(tokenizer):
-    model, (texts, labels) = blended_model("no encoder", tokenizer), training_texts()
+@pytest.mark.parametrize(
+    ("name", "experts", "by"),
+    [
+        ("no encoder", ("memory",), "words"),
+        ("GlocalXML", ("dense",), "meaning"),
+        ("GlocalXML", ("memory", "dense"), "words and meaning"),
+    ],
+)
+def test_similar_texts(name, experts, by, tokenizer):
+    model, (texts, labels) = blended_model(name, tokenizer, experts), training_texts()
     explanation = explain(model, tokenizer, texts[7], labels=["fox", "apple"])
     first = explanation.similar_texts[0]
-    assert first.number == 7 and first.similarity == pytest.approx(1.0, abs=1e-5)
+    assert first.number == 7 and first.similarity == pytest.approx(1.0, abs=1e-5) and first.by == by
     assert first.labels == [NAMES[label] for label in labels[7]]
     similarities = [text.similarity for text in explanation.similar_texts]
     assert similarities == sorted(similarities, reverse=True) and similarities[-1] > 0
+    found = [text.number for text in explanation.similar_texts if text.number >= 0]
+    assert len(found) == len(set(found))
     for text in explanation.similar_texts:
         if text.number >= 0:
             assert text.labels == [NAMES[label] for label in labels[text.number]]
@@ -220,7 +231,7 @@ def blend_explanation():
     )
     similar = [
         SimilarText(3, 0.75, ["y"]),
-        SimilarText(9, 0.5, ["<b>x</b>", "y"]),
+        SimilarText(9, 0.5, ["<b>x</b>", "y"], "meaning"),
         SimilarText(-1, 0.25, ["<b>x</b>"]),
     ]
     other = replace(label, label="z")
@@ -232,14 +243,17 @@ def test_text_shows_the_sum(blend_explanation):
     assert lines[1:5] == [
         " 0.82 <b>x</b>  (global 0.40, lexical 0.60)",
         "      adds: good +2.00, bad -1.00,",
-        "            (other words) +0.25, (whole text: global) +0.50, (similar texts) +0.25, (label frequency) -0.75, "
-        "([CLS]) -0.25, (bias) +0.50 = logit +1.50",
-        "      similar: training text 9 (0.50), the name of a label (0.25)",
+        "            (other words) +0.25, (whole text: global) +0.50, (texts with similar words) +0.25, "
+        "(label frequency) -0.75, ([CLS]) -0.25, (bias) +0.50 = logit +1.50",
+        "      similar: training text 9 (meaning 0.50), the name of a label (words 0.25)",
     ]
     # No similar text has the other label.
     assert lines[5].startswith(" 0.82 z") and lines[8].startswith("  The number of a word")
     meaning = blend_explanation.meaning()
-    assert "whole text: global, similar texts, label frequency" in meaning and "sigmoid is the score" in meaning
+    assert (
+        "whole text: global, texts with similar words, label frequency" in meaning
+        and "sigmoid is the score" in meaning
+    )
 
 
 def test_page_shows_the_sum(blend_explanation):
@@ -251,23 +265,28 @@ def test_page_shows_the_sum(blend_explanation):
         ("against", "bad -1.00"),
         ("rest", "other words +0.25"),
         ("rest", "whole text: global +0.50"),
-        ("rest", "similar texts +0.25"),
+        ("rest", "texts with similar words +0.25"),
         ("rest", "label frequency -0.75"),
         ("rest", "[CLS] -0.25"),
         ("rest", "bias +0.50"),
         ("sum", "= logit +1.50"),
     ]
-    assert "Training text 9, similarity 0.50" in page and "Training text 3" not in page
+    assert "Training text 9, similar meaning (0.50)" in page and "Training text 3" not in page
     assert "None of the training texts" in page and "<b>x</b>" not in page
     assert 'title="+2.000"' in page
 
 
 def test_figure_and_json_show_the_sum(blend_explanation):
     names = [tick.get_text() for tick in blend_explanation.figure().axes[0].get_xticklabels()]
-    parts = ["(whole text: global)", "(similar texts)", "(label frequency)"]
+    parts = ["(whole text: global)", "(texts with similar words)", "(label frequency)"]
     assert names == ["good", "bad", "(other words)", *parts, "([CLS])", "(bias)", "= logit, blend"]
     content = json.loads(json.dumps(blend_explanation.to_dict()))
-    assert content["similar_texts"][1] == {"number": 9, "similarity": 0.5, "labels": ["<b>x</b>", "y"]}
+    assert content["similar_texts"][1] == {
+        "number": 9,
+        "similarity": 0.5,
+        "labels": ["<b>x</b>", "y"],
+        "by": "meaning",
+    }
     assert content["labels"][0]["parts"] == {"global": 0.5, "memory": 0.25, "frequency": -0.75}
 
 

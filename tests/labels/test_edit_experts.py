@@ -11,6 +11,7 @@ from test_edit_labels import ADDED, NAMES, REMOVED, make_space
 from transformers import AutoModel
 
 from glocal_xml.labels import edit_labels
+from glocal_xml.modeling.experts import add_branch
 
 sys.path.append(str(Path(__file__).parents[1] / "experts"))
 from expert_models import MODELS, NUM_LABELS, TEXT_EXPERTS, make_inputs
@@ -37,9 +38,14 @@ def test_labels_that_stay_keep_their_scores(case, tokenizer, tmp_path):
     before, weights = logits_of(model, inputs), copy.deepcopy(model.state_dict())
     new, space = edit_labels(model, make_space(), tokenizer, add=ADDED, remove=REMOVED, rename={"moon a": "sun"})
     after = logits_of(new, inputs)
-    votes = model.config.blend["weights"]["memory"] * (after["memory"][:, : len(KEPT)] - before["memory"][:, KEPT])
+    memories, votes = {"memory", "dense"} & before.keys(), 0.0
+    for name in memories:
+        old, left = (torch.zeros_like(before[name][:, KEPT]) for _ in range(2))
+        weights_of = model.config.blend["weights"]
+        add_branch(old, name, before[name][:, KEPT], weights_of)
+        votes = votes + add_branch(left, name, after[name][:, : len(KEPT)], weights_of) - old
     for branch, values in before.items():
-        if branch == "memory":
+        if branch in memories:
             continue
         # The final ones, but for the votes of texts that are forgotten.
         expected = values[:, KEPT] + (votes if branch == "final" else 0)

@@ -64,7 +64,7 @@ def test_the_example_with_trainer_is_the_command(flags, tmp_path):
     expected = main([*flags, "--output_dir", str(tmp_path / "command")])
     found = load("run_xmtc.py").main([*flags, "--output_dir", str(tmp_path / "script")])
     first, second = (AutoModel.from_pretrained(tmp_path / name) for name in ("command", "script"))
-    assert first.branch_names == second.branch_names == ["global", "local", "lexical", "memory"]
+    assert first.branch_names == second.branch_names == ["global", "local", "lexical", "memory", "dense"]
     for name, value in first.state_dict().items():
         assert torch.equal(value, second.state_dict()[name]), name
     assert found.keys() == expected.keys() - {"training_seconds"}

@@ -45,9 +45,10 @@ def without(flags, name):
 
 def test_a_run_reports_heads_experts_and_the_blend(run):
     folder, results = run
-    rows = ["blend", "global", "local", "lexical", "memory", "label frequency"]
+    rows = ["blend", "global", "local", "lexical", "memory", "dense", "label frequency"]
     assert list(results["test"]) == rows and list(results["validation"]) == rows
-    assert set(results["blend"]["weights"]) == {*rows[1:5], "lexical_bend", "memory_vote", "frequency", "bias"}
+    further = {"lexical_bend", "memory_vote", "dense_vote", "frequency", "bias"}
+    assert set(results["blend"]["weights"]) == {*rows[1:6], *further}
     assert results["blend"]["texts"] == 60 and 0 < results["blend"]["threshold"] < 1
     # Texts name their labels, so that a linear model finds them.
     assert results["test"]["lexical"]["precision@1"] > 0.9
@@ -55,7 +56,7 @@ def test_a_run_reports_heads_experts_and_the_blend(run):
     assert results["probabilities"]["texts"] == 40
     # Each branch at a threshold of its own, fitted on the same held-out texts.
     alone = results["probabilities"]["branch_f"]
-    assert list(alone) == list(results["blend"]["branch_thresholds"]) == rows[1:5]
+    assert list(alone) == list(results["blend"]["branch_thresholds"]) == rows[1:6]
     assert alone["lexical"] > 0.8 and all(0 <= value <= 1 for value in alone.values())
     model = AutoModel.from_pretrained(folder)
     assert model.config.blend["weights"] == results["blend"]["weights"]
@@ -64,10 +65,13 @@ def test_a_run_reports_heads_experts_and_the_blend(run):
 
 def test_held_out_texts_join_the_experts_unless_told_not_to(run, flags, tmp_path):
     # All 160 texts, and the names of labels behind them.
-    numbers = AutoModel.from_pretrained(run[0]).memory.text_numbers
-    assert numbers.max().item() == 159
+    model = AutoModel.from_pretrained(run[0])
+    assert model.memory.text_numbers.max().item() == 159 and model.dense.text_numbers.tolist() == list(range(160))
+    labels = [[model.dense.labels_of(row), model.memory.labels_of(row)] for row in range(160)]
+    assert all(first == second for first, second in labels)
     main([*flags, "--refit_experts", "false", "--output_dir", str(tmp_path / "run")])
-    assert AutoModel.from_pretrained(tmp_path / "run").memory.text_numbers.max().item() == 99
+    model = AutoModel.from_pretrained(tmp_path / "run")
+    assert model.memory.text_numbers.max().item() == 99 and model.dense.text_numbers.tolist() == list(range(100))
 
 
 def test_the_best_labels_of_a_loaded_model_are_those_of_the_run(run):
@@ -85,11 +89,11 @@ def test_the_heads_alone_are_one_flag_away(flags, tmp_path):
     results = main([*flags, "--experts", "none", "--blend", "false", "--output_dir", str(tmp_path / "run")])
     assert list(results["test"]) == ["both", "global", "local", "label frequency"]
     model = AutoModel.from_pretrained(tmp_path / "run")
-    assert model.lexical is None and model.memory is None and model.config.blend is None
+    assert not model.text_experts() and model.config.blend is None
     assert results["data"]["texts"]["train"] == 160 and "blend" not in results
 
 
-@pytest.mark.parametrize("expert", ["lexical", "memory"])
+@pytest.mark.parametrize("expert", ["lexical", "memory", "dense"])
 def test_one_expert_alone(flags, tmp_path, expert):
     results = main([*flags, "--experts", expert, "--output_dir", str(tmp_path / "run")])
     assert list(results["test"]) == ["blend", "global", "local", expert, "label frequency"]
@@ -118,7 +122,7 @@ def test_it_can_have_an_encoder_later(flags, tmp_path, encoder_folder):
     main([*rest, "--encoder", "none", "--tokenizer", encoder_folder, "--output_dir", first])
     rest = without(rest, "--model_config")
     results = main([*rest, "--model", first, "--encoder", encoder_folder, "--output_dir", later])
-    assert list(results["test"]) == ["blend", "global", "local", "lexical", "memory", "label frequency"]
+    assert list(results["test"]) == ["blend", "global", "local", "lexical", "memory", "dense", "label frequency"]
     assert AutoModel.from_pretrained(later).label_names == AutoModel.from_pretrained(first).label_names
 
 
@@ -144,7 +148,9 @@ def test_training_further_adds_to_the_memory_and_weighs_new_texts(run, flags, tm
     rest = ["--metrics_at", "1", "--use_cpu", "true", "--num_train_epochs", "1"]
     main([*more, *rest, "--model", str(run[0]), "--output_dir", str(tmp_path / "further")])
     after = AutoModel.from_pretrained(tmp_path / "further")
-    assert len(after.memory.text_numbers) == len(before.memory.text_numbers) + 60
+    for memory in ("memory", "dense"):
+        assert len(getattr(after, memory).text_numbers) == len(getattr(before, memory).text_numbers) + 60
+        assert getattr(after, memory).text_numbers.max() == 219
     torch.testing.assert_close(after.lexical.state_dict(), before.lexical.state_dict())
 
 

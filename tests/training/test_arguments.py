@@ -5,9 +5,9 @@ import pytest
 
 from glocal_xml.arguments import DataArguments, ModelArguments, TrainingOptions
 from glocal_xml.cli.command_parser import add_fields, command_parser, given
-from glocal_xml.experts.fit import EXPERTS
 from glocal_xml.modeling import FAMILIES
 from glocal_xml.modeling.configuration_base import F_KINDS
+from glocal_xml.modeling.modeling_base import EXPERTS
 from glocal_xml.training import XMTCTrainingArguments, parse_arguments
 
 RECIPE = """

@@ -1,0 +1,63 @@
+"""Document embeddings of texts, made by the encoder of a model."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling.text_windows import TextStarts
+
+# Texts that go through the encoder together, and that are ordered by length together; the clock is read between these.
+_BATCH, _ORDERED = 32, 1024
+
+
+def text_embeddings(
+    model: XMTCPreTrainedModel,
+    rows: Sequence[np.ndarray],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    seconds: float | None = None,
+    show_progress: bool = False,
+) -> tuple[torch.Tensor, np.ndarray]:
+    """
+    Document embeddings of texts, given as the ids of all of their tokens, and the numbers of these texts, ascending:
+    all, or a random part where time is short.
+    """
+    starts, begun = TextStarts(tokenizer), time.monotonic()
+    order = np.arange(len(rows)) if seconds is None else np.random.default_rng(0).permutation(len(rows))
+    found: list[torch.Tensor] = []
+    done: list[np.ndarray] = []
+    with tqdm(
+        total=len(rows), desc="dense memory", unit=" texts", disable=None if show_progress else True
+    ) as progress:
+        for first in range(0, len(rows), _ORDERED):
+            part = order[first : first + _ORDERED]
+            # Texts of similar length have little padding.
+            part = part[np.argsort([len(rows[i]) for i in part], kind="stable")]
+            for start in range(0, len(part), _BATCH):
+                batch = part[start : start + _BATCH]
+                fields = [starts(rows[i].tolist(), tokenizer.model_max_length) for i in batch]
+                found.append(model.document_embeddings(**_padded(fields, tokenizer, model.device)).float().cpu())
+                progress.update(len(batch))
+            done.append(part)
+            passed, number = time.monotonic() - begun, first + len(part)
+            if seconds is not None and passed * (number + _ORDERED) / number > seconds:
+                break
+    numbers = np.concatenate(done)
+    ascending = np.argsort(numbers)
+    return torch.cat(found)[ascending], numbers[ascending]
+
+
+def _padded(
+    fields: list[dict[str, list[int]]], tokenizer: PreTrainedTokenizerBase, device: torch.device
+) -> dict[str, torch.Tensor]:
+    names = [name for name in ("input_ids", "token_type_ids") if name in fields[0]]
+    # An empty text of a tokenizer without special tokens has a token too.
+    rows = {name: [torch.tensor(row[name] or [tokenizer.pad_token_id or 0]) for row in fields] for name in names}
+    rows["attention_mask"] = [torch.ones_like(row) for row in rows["input_ids"]]
+    return {name: nn.utils.rnn.pad_sequence(values, batch_first=True).to(device) for name, values in rows.items()}

@@ -1,0 +1,56 @@
+"""Texts that a trained model learns without training: by its memories, and new labels in the lexical expert too."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from glocal_xml.data import LabelSpace
+from glocal_xml.modeling import XMTCPreTrainedModel
+
+from .dense import add_to_dense
+from .fit_blend import log_frequencies
+from .lexical import with_first_texts
+from .memory import add_to_memory, memories_of
+from .texts import ExpertTexts
+from .token_rows import whole_text_ids
+
+
+def remember(
+    model: XMTCPreTrainedModel,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    labels: Sequence[Sequence[str]],
+) -> LabelSpace:
+    """
+    Adds texts with the names of their labels to the memories of a model, numbered on from the last. Labels that had no
+    text before get the mean of these texts in the lexical expert, whose word counts most in many a blend, and are as
+    frequent as these texts make them; others stay as they were trained.
+
+    Returns:
+        The label space with these texts counted.
+    """
+    ids = [label_space.encode(names) for names in labels]
+    rows = whole_text_ids(texts, tokenizer)
+    first = 1 + max([-1, *(n for memory in memories_of(model).values() for n in memory.text_numbers.tolist())])
+    numbers = range(first, first + len(rows))
+    if model.memory is not None:
+        add_to_memory(model, rows, ids, numbers)
+    if model.dense is not None:
+        add_to_dense(model, ExpertTexts(rows, ids), tokenizer, first=first)
+    added = np.bincount(
+        np.array([label for row in ids for label in row], dtype=np.int64), minlength=model.config.num_labels
+    )
+    counts = np.asarray(label_space.counts) + added
+    if model.lexical is not None:
+        dtype = model.lexical.counter.weights.dtype
+        expert, sizes = with_first_texts(model.lexical, model.config.lexical, rows, ids)
+        model.set_expert("lexical", expert.to(dtype), sizes)
+    result = LabelSpace(label_space.names, counts.tolist(), label_space.num_texts + len(texts))
+    if model.config.blend is not None:
+        is_new = torch.from_numpy((np.asarray(label_space.counts) == 0) & (added > 0)).to(model.device)
+        frequencies = torch.as_tensor(log_frequencies(result)).to(model.log_frequencies)
+        model.set_blend(model.config.blend, torch.where(is_new, frequencies, model.log_frequencies))
+    return result
