@@ -53,8 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "publish",
         "Publish a trained model on the Hub in one commit: weights, tokenizer, label names, code, results and "
-        "card. With a memory expert, bags of token ids of the training texts and their labels are among the "
-        "weights.",
+        "card. With the experts `memory` and `dense`, bags of token ids and embeddings of the training texts and "
+        "their labels are among the weights.",
         [
             "publish outputs/tags user/tags --dry-run",
             "publish outputs/tags user/tags --private --license apache-2.0 --language en",
@@ -82,8 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--leave_out_memory",
         action="store_true",
-        help="publish a copy without the memory expert, and so without token counts of training texts; its blend is "
-        "then to be fitted again by `glocal-xml calibrate`",
+        help="publish a copy without the experts `memory` and `dense`, and so without token counts and embeddings of "
+        "training texts; its blend is then to be fitted again by `glocal-xml calibrate`",
     )
     parser.add_argument(
         "--dry-run",

@@ -17,14 +17,14 @@ from .run_files import CARD_FILE
 _CONFIG, _INDEX = "config.json", "model.safetensors.index.json"
 _MEMORIES = ("memory", "dense")
 LEFT_OUT = (
-    "The memory is left out. The other weights of the blend are as they were and were fitted together with it, so the "
+    "Memories of training texts are left out. The other weights of the blend were fitted together with them, so the "
     "scores of the copy are no probabilities: download it, run `glocal-xml calibrate COPY FILE`, and publish that."
 )
 
 
 @contextmanager
 def folder_to_publish(folder: str | os.PathLike, leave_out_memory: bool) -> Iterator[Path]:
-    """The folder of a model or, while it is needed, that of a copy without the memory."""
+    """The folder of a model or, while it is needed, that of a copy without memories of texts."""
     if not leave_out_memory:
         yield Path(folder)
         return

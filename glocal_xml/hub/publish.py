@@ -42,8 +42,8 @@ def publish(
     leave_out_memory: bool = False,
 ) -> Published:
     """
-    Publishes a trained model with its tokenizer, label names, code, results and card. With a memory expert go bags of
-    token ids of its training texts, of which a warning tells before anything is sent.
+    Publishes a trained model with its tokenizer, label names, code, results and card. With the experts `memory` and
+    `dense` go bags of token ids and embeddings of its training texts; a warning tells of it before anything is sent.
 
     All of it is one commit: an upload that breaks off leaves what was there before. Files that have not changed are
     not sent again; weights, code and tokenizer files that the model no longer has are deleted.
@@ -59,7 +59,7 @@ def publish(
         language: Language of the texts for the card, such as `en`; likewise.
         space: Whether to make a Space that shows the model, or the id of that Space; by default it is called like
             the model.
-        leave_out_memory: Whether a copy without the memory expert is published. Its blend is then to be fitted again.
+        leave_out_memory: Whether a copy without memories of texts is published. Its blend is then to be fitted again.
     """
     space_id = check_space(repo_id, space, revision)
     with folder_to_publish(folder, leave_out_memory) as place:

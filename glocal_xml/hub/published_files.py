@@ -98,12 +98,13 @@ def published_files(folder: str | os.PathLike) -> Files:
 def memory_notice(files: Files) -> str | None:
     """The notice for publishing a model with a memory of training texts; empty for other models."""
     config = json.loads(files[_CONFIG])
-    kinds = {"memory": "bags of token ids (names of labels among them)", "dense": "embeddings"}
+    kinds = {"memory": "bags of token ids", "dense": "embeddings"}
     kept = [f"{kind} of {config[name]['texts']:,} training texts" for name, kind in kinds.items() if config.get(name)]
     if not kept:
         return None
     return (
-        f"Training texts go along: {', '.join(kept)}, and their labels, which whoever loads the model can read. "
+        f"The model holds {', '.join(kept)} (names of labels among them), and their labels. Whoever loads it can read "
+        "them. "
         "`glocal-xml publish --leave_out_memory` leaves them out."
     )
 

@@ -169,23 +169,29 @@ def test_experts_and_weights_are_told(run_folder):
     text = section(card, "Experts and probabilities")
     assert "- lexical: a linear classifier per label" in text and "10.1145/3178876.3185998" in text
     assert "- memory: the training texts most similar" in text and "ML-KNN" in text
-    assert "token counts of the 40 training texts" in text and "--leave_out_memory" in text
+    assert "among them) of 40 texts, and embeddings of 40 texts; and their labels" in text
+    assert "--leave_out_memory" in text and "- dense: the training texts most similar" in text
     weights = results["blend"]["weights"]
     (shown,) = table_below(text, "global")
     assert shown == {name: f"{weight:.3f}" for name, weight in weights.items()} and list(shown) == list(weights)
     # Eight texts are too few to fit it.
     assert "which were not fitted" in text and "were not fitted on held-out texts" in section(card, "Limits")
-    assert "heads and the experts beside them (lexical, memory) are weighed by a blend" in card
+    assert "heads and the experts beside them (lexical, memory, dense) are weighed by a blend" in card
     assert "fitted again with these texts" in text
     judged = {row.pop("texts"): row for row in table_below(text, "texts")}
     for name, values in {"test": results["probabilities"]}.items():
         assert judged[name]["Brier"] == f"{values['brier']:.4f}"
         assert judged[name]["micro F1"] == f"{100 * values['f']:.2f}"
     assert len(judged) == 2 and "only the experts read the rest" in card
-    assert {"blend", "global", "local", "lexical", "memory"} <= {
+    assert {"blend", "global", "local", "lexical", "memory", "dense"} <= {
         row["test texts"] for row in table_below(card, "test texts")
     }
-    assert "@inproceedings{lexical," in card and "@misc{memory," in card and "@misc{glocal_xml," in card
+    assert (
+        "@inproceedings{lexical," in card
+        and "@misc{memory," in card
+        and "@inproceedings{dense," in card
+        and "@misc{glocal_xml," in card
+    )
 
 
 def test_another_blend_than_that_of_the_run_is_told(run_folder, tmp_path):

@@ -223,13 +223,18 @@ def test_a_copy_without_the_memory(hub, run_folder, tmp_path, caplog):
     assert NOTICE not in caplog.text and "run `glocal-xml calibrate COPY FILE`" in caplog.text
     assert {path.name: path.read_bytes() for path in run_folder.iterdir() if path.is_file()} == before
     copy = stored(hub, "me/forgetful", tmp_path / "copy")
-    assert not [name for name in load_file(copy / "model.safetensors") if name.startswith("memory.")]
+    assert not [name for name in load_file(copy / "model.safetensors") if name.startswith(("memory.", "dense."))]
     model, report = AutoModel.from_pretrained(copy, output_loading_info=True)
     assert not any(report.values()) and model.memory is None and model.config.memory is None
+    assert model.dense is None and model.config.dense is None
     whole = AutoModel.from_pretrained(run_folder)
-    assert whole.memory is not None and "memory" in whole.config.blend["weights"]
+    assert whole.dense is not None and {"memory", "dense"} <= whole.config.blend["weights"].keys()
     # The others as they are, marked as not fitted.
-    weights = {name: weight for name, weight in whole.config.blend["weights"].items() if name != "memory"}
+    weights = {
+        name: weight
+        for name, weight in whole.config.blend["weights"].items()
+        if name.split("_")[0] not in ("memory", "dense")
+    }
     assert model.config.blend["weights"] == weights and model.config.blend["texts"] == 0
     inputs = AutoTokenizer.from_pretrained(copy)("apple dog", return_tensors="pt")
     full, rest = (loaded.score_labels(torch.arange(8), **inputs) for loaded in (whole, model))
@@ -260,6 +265,7 @@ def test_a_copy_of_several_files_of_weights(hub, run_folder, tmp_path):
 def test_no_memory_to_leave_out_is_named(hub, run_folder, tmp_path, text_file, capsys):
     model = AutoModel.from_pretrained(run_folder)
     model.set_expert("memory", None, None)
+    model.set_expert("dense", None, None)
     model.save_pretrained(run_folder)
     arguments = ["me/none", "--leave_out_memory", "--token", "hf_writer0"]
     assert command(["publish", str(run_folder), *arguments]) == 2

@@ -89,7 +89,7 @@ def test_a_run_that_pushes(hub, encoder_folder, text_file, tmp_path, caplog):
     files = files_of(hub, "me/run")
     results = json.loads(files["results.json"])
     assert results["training"]["best"]["step"] == results["training"]["steps"] == 1
-    assert {"blend", "global", "local", "lexical", "memory"} <= results["validation"].keys()
+    assert {"blend", "global", "local", "lexical", "memory", "dense"} <= results["validation"].keys()
     assert caplog.text.count("bags of token ids of 32 training texts") == 1
     assert "test" in results and "predictions.jsonl" not in files
     text = files["README.md"].decode()
