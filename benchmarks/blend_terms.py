@@ -27,10 +27,11 @@ from glocal_xml.calibration.threshold import measures_at
 from glocal_xml.data import LabelSpace, load_xmtc_dataset, split_validation
 from glocal_xml.experts import blend_pairs, log_frequencies
 from glocal_xml.experts.fit_blend import BlendPairs, fitted_weights
-from glocal_xml.modeling.experts import LEXICAL, LEXICAL_BEND, MEMORY_VOTE
+from glocal_xml.modeling.experts import LEXICAL, LEXICAL_BEND, MEMORY, VOTES
 from glocal_xml.runs.experts import batches
 
 SPLITS, FITTED, JUDGED_CANDIDATES = 4, 1000, 20
+MEMORY_VOTE = VOTES[MEMORY]
 # Further terms, candidates.
 VARIANTS = [((), 20), ((LEXICAL_BEND,), 20), ((MEMORY_VOTE,), 20)]
 VARIANTS += [((LEXICAL_BEND, MEMORY_VOTE), number) for number in (20, 15, 10, 5)]

@@ -32,8 +32,9 @@ from glocal_xml.training import XMTCTrainer, parse_arguments
 def main(argv):
     # 1. Arguments: flags, or a recipe and flags. `checkpoint` is where an interrupted run resumes, if this is one.
     model_args, data_args, args = parse_arguments(argv)
-    if model_args.model or model_args.encoder == "none" or args.minutes or data_args.windows or data_args.streaming:
-        # Trained models, models without an encoder, time budgets, windows and streams take further steps.
+    further = model_args.model or model_args.encoder == "none" or args.minutes or args.frozen_encoder
+    if further or data_args.windows or data_args.streaming:
+        # Trained or frozen models, models without an encoder, time budgets, windows and streams take further steps.
         return run(model_args, data_args, args)
     started = time.time()
     checkpoint = start_run(model_args, data_args, args)

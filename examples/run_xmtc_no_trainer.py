@@ -43,6 +43,7 @@ def refuse_other_flags(model_args, data_args, args):
         "--model": model_args.model is not None,
         "--encoder none": model_args.encoder == "none",
         "--minutes": args.minutes is not None,
+        "--frozen_encoder": bool(args.frozen_encoder),
         "--predict_file": data_args.predict_file is not None,
         "--streaming": data_args.streaming,
         "--windows": data_args.windows is not None,

@@ -45,6 +45,14 @@ class TrainingOptions:
             "shorter, which helps where there is time for an epoch or less. 0 trains all."
         },
     )
+    frozen_encoder: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Leave the encoder as it is: embeddings of all training texts are made once, and the head (the "
+            "global branch of glocal_xml) is trained on them for several epochs, in seconds to minutes. Default: with "
+            "`minutes` and more than 10,000 labels, where the time would suffice for few texts of each label."
+        },
+    )
     blend: bool = field(
         default=True,
         metadata={

@@ -1,5 +1,7 @@
 """The dense memory: document embeddings of training texts, made by the trained encoder of a model."""
 
+import numpy as np
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.modeling import XMTCPreTrainedModel
@@ -16,6 +18,7 @@ def add_to_dense(
     tokenizer: PreTrainedTokenizerBase,
     *,
     first: int | None = None,
+    embedded: tuple[torch.Tensor, np.ndarray] | None = None,
     seconds: float | None = None,
     neighbors: int = NEIGHBORS,
     power: float = POWER,
@@ -30,12 +33,14 @@ def add_to_dense(
         texts: The texts. Names of labels are left out.
         tokenizer: The tokenizer of the model; its `model_max_length` is how much of a text is read.
         first: The number of the first text in explanations; by default they continue after the highest one.
+        embedded: What [`text_embeddings`] gives of the texts, where it is known already.
         seconds: Time to spend: where it is too short for all texts, a random part of them is remembered.
         neighbors: How many texts vote, in a new memory.
         power: Power of the similarity in a vote, in a new memory.
         show_progress: Whether to show a bar, on a terminal.
     """
-    embeddings, chosen = text_embeddings(model, texts.rows, tokenizer, seconds=seconds, show_progress=show_progress)
+    options = {"seconds": seconds, "show_progress": show_progress}
+    embeddings, chosen = embedded or text_embeddings(model, texts.rows, tokenizer, **options)
     memory = model.dense
     if memory is None:
         memory = DenseMemory(model.config.num_labels, embeddings.shape[1], 0, 0, neighbors, power)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -28,6 +29,7 @@ from glocal_xml.experts import (
     fit_blend,
     fit_experts,
     fixed_blend,
+    text_embeddings,
     texts_in_memory,
 )
 from glocal_xml.experts.choose import choose_lexical_settings, default_lexical_settings
@@ -36,6 +38,7 @@ from glocal_xml.experts.name_texts import name_texts
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.experts import DENSE, LEXICAL, Blend
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
+from glocal_xml.training.frozen_encoder import train_on_embeddings
 
 from .token_columns import start_tokens, whole_rows, with_whole_texts
 
@@ -90,6 +93,7 @@ class RunExperts:
         self.uses_names = data_args.label_texts
         self.settings: dict[str, Any] = {}
         self.seconds, self.are_fitted = 0.0, False
+        self._embedded: tuple[torch.Tensor, np.ndarray] | None = None
 
     @cached_property
     def _train(self) -> ExpertTexts:
@@ -122,6 +126,31 @@ class RunExperts:
             "experts: %s fitted on %d texts in %.0f s", ", ".join(names), len(self._train.rows), time.time() - started
         )
 
+    def train_heads(self, model: XMTCPreTrainedModel, seconds: float | None = None) -> dict[str, Any]:
+        """
+        Makes embeddings of the training texts and trains the head of a model on them ([`train_on_embeddings`]); the
+        dense memory then takes the same embeddings.
+
+        Args:
+            model: The model, whose encoder stays as it is.
+            seconds: Time to spend; with less than all texts need, a random part of them is taken.
+
+        Returns:
+            What `results.json` tells of the training.
+        """
+        started, shown = time.monotonic(), {"show_progress": not self.args.disable_tqdm}
+        # Most of the time goes into embeddings.
+        for_texts = None if seconds is None else 0.8 * seconds
+        self._embedded = text_embeddings(model, self._train.rows, self.tokenizer, seconds=for_texts, **shown)
+        embeddings, chosen = self._embedded
+        passed = time.monotonic() - started
+        logger.info("embeddings: %d of %d texts in %.0f s", len(chosen), len(self._train.rows), passed)
+        left = None if seconds is None else seconds - passed
+        labels = [self._train.labels[i] for i in chosen]
+        facts = train_on_embeddings(model, embeddings, labels, seed=self.args.seed, seconds=left, **shown)
+        logger.info("head: %g epochs over embeddings in %.0f s", facts["epochs"], facts["seconds"])
+        return facts
+
     def fit_dense(self, model: XMTCPreTrainedModel, seconds: float | None = None) -> None:
         """
         Gives the model the document embeddings of the training texts, as its encoder makes them now, where `dense` is
@@ -136,15 +165,10 @@ class RunExperts:
         started = time.time()
         # The memory of a model that is trained further has these texts as its last.
         first = None if model.memory is None else int(model.memory.text_numbers.max()) + 1 - len(self._train.rows)
-        options = {"first": 0 if self.are_fitted else first, "seconds": seconds}
+        options = {"first": 0 if self.are_fitted else first, "seconds": seconds, "embedded": self._embedded}
         options["show_progress"] = not self.args.disable_tqdm
         self._in_first_process(model, [DENSE], lambda: add_to_dense(model, self._train, self.tokenizer, **options))
-        logger.info(
-            "dense memory: %d texts, %d of this run, in %.0f s",
-            model.config.dense["texts"],
-            len(self._train.rows),
-            time.time() - started,
-        )
+        logger.info("dense memory: %d texts in %.0f s", model.config.dense["texts"], time.time() - started)
 
     def take_over(self, model: XMTCPreTrainedModel) -> None:
         """

@@ -24,6 +24,7 @@ from glocal_xml.modeling import (
 from glocal_xml.modeling.encoder import position_limit
 from glocal_xml.trained_model import check_vocabulary, load_trained_model, plain_model_errors
 from glocal_xml.training.arguments import ModelArguments, XMTCTrainingArguments
+from glocal_xml.training.frozen_encoder import reads_one_embedding
 from glocal_xml.training.processes import check_processes
 
 from .prepare import encoder_path, follow_validation, settle_metrics
@@ -43,6 +44,7 @@ def build_model(
     label_space: LabelSpace,
     tokenizer: PreTrainedTokenizerBase,
     tree: LabelTree | None = None,
+    frozen_encoder: bool = False,
 ) -> XMTCPreTrainedModel:
     """
     A trained model, or a new one around a pretrained encoder or that of the words of the tokenizer; with a label tree
@@ -62,7 +64,22 @@ def build_model(
         model = TextExpertsForMultiLabel(config)
         model.set_label_names(label_space.names)
         return model
+    if frozen_encoder and model_args.model_type == "glocal_xml":
+        # The local branch reads words, of which no embeddings are kept.
+        model_args.model_config = {"branches": "global", **model_args.model_config}
     return new_model(model_args, label_space, tokenizer, tree)
+
+
+def check_frozen_encoder(model: XMTCPreTrainedModel, args: XMTCTrainingArguments) -> None:
+    """Refuses to train a head on embeddings where that cannot be done."""
+    if not reads_one_embedding(model):
+        raise ValueError(
+            "`frozen_encoder` is for models of the family glocal_xml with the global branch alone, one document layer "
+            f"and no label tree; this one, {model.config.model_type}, has the branches "
+            f"{', '.join(model.branch_heads())}: leave it out, or freeze layers by `frozen_layers`."
+        )
+    if args.world_size > 1:
+        raise ValueError(f"`frozen_encoder` trains in one process, got {args.world_size}: start one, or leave it out.")
 
 
 def with_encoder(

@@ -12,11 +12,12 @@ from transformers.trainer_utils import SaveStrategy
 
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.processes import check_together
+from glocal_xml.training.time_budget import TimeBudget
 from glocal_xml.training.trainer import XMTCTrainer
 from glocal_xml.training.whole_checkpoints import last_good_checkpoint
 
 from .experts import RunExperts, blend_of_run
-from .model import build_model, check_length, default_rates, freeze_layers, late_loss
+from .model import build_model, check_frozen_encoder, check_length, default_rates, freeze_layers, late_loss
 from .prepare import (
     check_arguments,
     follow_validation,
@@ -137,7 +138,7 @@ def run(
     tokenizer = load_tokenizer(model_args, data_args.max_length, texts)
     logger.info("labels: %s", label_space.describe())
     tree = tree_of_run(model_args, args, texts, label_space, resume=checkpoint is not None)
-    model = build_model(model_args, label_space, tokenizer, tree)
+    model = build_model(model_args, label_space, tokenizer, tree, frozen_encoder=bool(args.frozen_encoder))
     if model.text_experts() or (training and model_args.model is None and model_args.experts):
         with args.main_process_first(desc="tokenising"):
             texts = {name: with_whole_texts(part, tokenizer) for name, part in texts.items()}
@@ -159,10 +160,14 @@ def run(
             model.set_expert(name, None, None)
         default_rates(args, model)
         freeze_layers(model.encoder, args.frozen_layers)
-    budget = dense_seconds = None
+    plan = budget = None
     if trains_heads and args.minutes is not None:
-        plan = (args, data_args, model, texts, tokenizer, started, experts.seconds, "dense" in experts.names)
-        budget, dense_seconds = plan_time(*plan)
+        facts = (args, data_args, model, texts, tokenizer, started, experts.seconds, "dense" in experts.names)
+        plan = plan_time(*facts)
+        budget = TimeBudget(plan.heads, args.warmup_steps if args.warmup_steps < 1 else 0.1)
+    is_frozen = trains_heads and bool(args.frozen_encoder if plan is None else plan.frozen)
+    if is_frozen:
+        check_frozen_encoder(model, args)
     check_length(model, tokenizer.model_max_length)
     with args.main_process_first(desc="tokenising"):
         tokens = {
@@ -195,13 +200,16 @@ def run(
     if checkpoint is None and trainer.is_world_process_zero():
         clear_run_folder(args.output_dir)
     if trains_heads:
-        with resumable(args.output_dir):
-            trained = trainer.train(resume_from_checkpoint=checkpoint)
-        report.add_training(trained.metrics | trainer.training_facts.facts)
+        if is_frozen:
+            report.add_training(experts.train_heads(model, None if plan is None else plan.heads))
+        else:
+            with resumable(args.output_dir):
+                trained = trainer.train(resume_from_checkpoint=checkpoint)
+            report.add_training(trained.metrics | trainer.training_facts.facts)
         for name, (expert, sizes) in fitted.items():
             model.set_expert(name, expert, sizes)
-        if dense_seconds != 0:
-            experts.fit_dense(model, dense_seconds)
+        if is_frozen or plan is None or plan.dense:
+            experts.fit_dense(model, None if plan is None else plan.dense)
     if training and args.blend and (model.text_experts() or "validation" in texts):
         report.results["blend"] = blend_of_run(model, texts, label_space, tokenizer, args.threshold_f)
     for part in ("validation", "test", "predict"):

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from glocal_xml.data import XMTCCollator
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.training.arguments import DataArguments, XMTCTrainingArguments
-from glocal_xml.training.time_budget import TimeBudget
+from glocal_xml.training.frozen_encoder import reads_one_embedding
 
 from .token_columns import start_tokens
 
@@ -25,10 +25,28 @@ _MEASURED_STEPS = 3
 _PREDICTION = 0.8
 # Of a training step, for an embedding; and most of the time of heads and encoder that embeddings may take.
 _EMBEDDING, _MOST_EMBEDDING = 0.3, 0.3
+# What of the time embeddings may take where the encoder is frozen; and how many texts of a label, on average, are so
+# few that training the encoder spoils more than it gives (LLMs4Subjects, the only set of so many labels, was tried).
+_OF_FROZEN, _FEW_POSITIVES = 0.8, 20
 # A dense memory of fewer texts is not worth its time.
 _LEAST_EMBEDDED = 2000
 # What is kept back to fit the blend and to save the model.
 _SAVING = 2.0
+
+
+class TimePlan(NamedTuple):
+    """
+    How the time of a budget is spent that is left after the experts.
+
+    Args:
+        heads: Seconds to train heads and encoder; where the encoder is frozen, to make embeddings and train the head.
+        dense: Seconds to make embeddings for the dense memory; 0 where that would be too little.
+        frozen: Whether the encoder stays as it is.
+    """
+
+    heads: float
+    dense: float
+    frozen: bool
 
 
 def plan_time(
@@ -40,44 +58,64 @@ def plan_time(
     started: float,
     expert_seconds: float,
     has_dense: bool,
-) -> tuple[TimeBudget, float]:
+) -> TimePlan:
     """
-    What is left of `args.minutes` for heads and encoder, where a second fit of the experts takes `expert_seconds`; and
-    of it, in seconds, what embeddings of the dense memory may take, 0 where that would be too little. Sets the length
-    of texts, where none is given, to the longest with which all training texts are read once in the time of the heads,
-    from the measured speed of the first steps.
+    Plans what is left of `args.minutes`, where a second fit of the experts takes `expert_seconds`. Sets the length of
+    texts, where none is given, to the longest with which all training texts are read once, from the measured speed of
+    the first steps.
     """
-    speed = _tokens_per_second(args, model, texts["train"], tokenizer)
+    train, speed = texts["train"], _tokens_per_second(args, model, texts["train"], tokenizer)
     held_out = len(texts["validation"]) if "validation" in texts else 0
     seconds = 60 * args.minutes - (time.time() - started)
     refit = expert_seconds if args.refit_experts and held_out else 0.0
-    # What embeddings add to reading all texts once.
-    reading = 1 + _EMBEDDING * has_dense
     left = seconds_for_heads(seconds, refit, 0.0)
-    sample = texts["train"].select(range(min(2000, len(texts["train"]))))
     limit = min(_LENGTHS[0], tokenizer.model_max_length)
-    lengths = np.array(start_tokens(sample, tokenizer, limit)["length"])
-    if data_args.max_length is None:
-        for length in (size for size in _LENGTHS if size <= limit):
-            tokenizer.model_max_length = length
-            tokens = len(texts["train"]) * np.minimum(lengths, length).mean()
-            if reading * tokens / speed <= left:
-                break
-    per_text = np.minimum(lengths, tokenizer.model_max_length).mean() / speed
-    left = seconds_for_heads(seconds, refit, held_out * per_text * (_PREDICTION + _EMBEDDING * has_dense))
-    dense = min(_EMBEDDING * per_text * len(texts["train"]), _MOST_EMBEDDING * left) if has_dense else 0.0
-    if dense < _EMBEDDING * per_text * min(_LEAST_EMBEDDED, len(texts["train"])):
-        dense = 0.0
+    sample = start_tokens(train.select(range(min(2000, len(train)))), tokenizer, limit)
+    lengths, choices = np.array(sample["length"]), [size for size in _LENGTHS if size <= limit]
+    if data_args.max_length is not None or not choices:
+        choices = [tokenizer.model_max_length]
+
+    def per_text(length: int) -> float:
+        """Seconds of a training step for one text."""
+        return np.minimum(lengths, length).mean() / speed
+
+    positives = (
+        left / per_text(choices[-1]) * np.mean([len(ids) for ids in sample["labels"]]) / model.config.num_labels
+    )
+    # Of all texts, beside what the training of the head takes.
+    embedding = _EMBEDDING * len(train) / _OF_FROZEN
+    frozen = args.frozen_encoder
+    if frozen is None:
+        fits = positives < _FEW_POSITIVES and embedding * per_text(choices[-1]) <= left
+        frozen = bool(fits and reads_one_embedding(model) and args.world_size == 1)
+    # What embeddings add to reading all texts once.
+    reading = embedding if frozen else (1 + _EMBEDDING * has_dense) * len(train)
+    length = next((size for size in choices if reading * per_text(size) <= left), choices[-1])
+    tokenizer.model_max_length, step = length, per_text(length)
+    left = seconds_for_heads(seconds, refit, held_out * step * (_PREDICTION + _EMBEDDING * has_dense))
+    dense = 0.0
+    if has_dense and not frozen:
+        dense = min(_EMBEDDING * step * len(train), _MOST_EMBEDDING * left)
+        dense *= dense >= _EMBEDDING * step * min(_LEAST_EMBEDDED, len(train))
     left -= dense
-    args.num_train_epochs = min(_MOST_EPOCHS, np.ceil(left / (per_text * len(texts["train"]))))
+    if frozen:
+        logger.info(
+            "%.1f minutes for embeddings of texts of up to %d tokens and the head; the encoder stays as it is, since "
+            "the time would suffice to train on about %.1f texts of each label",
+            left / 60,
+            length,
+            positives,
+        )
+        return TimePlan(left, dense, True)
+    args.num_train_epochs = min(_MOST_EPOCHS, np.ceil(left / (step * len(train))))
     logger.info(
         "%.1f minutes for heads and encoder: about %d texts of up to %d tokens (%d tokens a second)",
         left / 60,
-        min(left / per_text, args.num_train_epochs * len(texts["train"])),
-        tokenizer.model_max_length,
+        min(left / step, args.num_train_epochs * len(train)),
+        length,
         speed,
     )
-    return TimeBudget(left, args.warmup_steps if args.warmup_steps < 1 else 0.1), dense
+    return TimePlan(left, dense, False)
 
 
 def seconds_for_heads(seconds: float, refit: float, prediction: float) -> float:

@@ -48,7 +48,7 @@ def run_settings(model_args: ModelArguments, data_args: DataArguments, args: XMT
         "num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps learning_rate "
         "module_learning_rates lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon "
         "max_grad_norm train_sampling_strategy save_strategy save_steps metric_for_best_model early_stopping_patience "
-        "seed fp16 bf16 metrics_at propensity_a propensity_b minutes frozen_layers blend threshold_f "
+        "seed fp16 bf16 metrics_at propensity_a propensity_b minutes frozen_layers frozen_encoder blend threshold_f "
         "refit_experts"
     )
     # A token would be read by whoever reads the results.

@@ -245,7 +245,7 @@ def test_frequencies_are_logs_of_shares():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (["--experts", "oracle"], "among lexical, memory and none"),
+        (["--experts", "oracle"], "among lexical, memory, dense and none"),
         (["--minutes", "0"], "`minutes` must be above 0"),
         (["--threshold_f", "mean"], "`threshold_f` must be one of"),
     ],
@@ -307,3 +307,43 @@ def test_known_texts_are_not_used_to_weigh_the_memory(tmp_path, caplog):
     assert "validation" not in results and results["blend"]["texts"] == 0
     assert "No texts are held out" in caplog.text
     assert AutoModel.from_pretrained(tmp_path / "again").memory.text_numbers.max().item() == 199
+
+
+def test_a_frozen_encoder_trains_the_head_alone(flags, tmp_path, encoder_folder, caplog):
+    flags = without(without(flags, "--num_train_epochs"), "--model_config")
+    with caplog.at_level(logging.INFO):
+        results = main([*flags, "--frozen_encoder", "true", "--output_dir", str(tmp_path / "run")])
+    assert list(results["test"]) == ["blend", "global", "lexical", "memory", "dense", "label frequency"]
+    assert results["training"]["epochs"] == 10 and "head: 10 epochs over embeddings" in caplog.text
+    curve = [loss for _, loss in results["training"]["loss_curve"]]
+    assert len(curve) == 10 and curve[-1] < curve[0]
+    model, encoder = AutoModel.from_pretrained(tmp_path / "run"), AutoModel.from_pretrained(encoder_folder)
+    kept = encoder.state_dict()
+    assert all(torch.equal(value, kept[name]) for name, value in model.encoder.state_dict().items())
+    # The memory is made of the embeddings that the head was trained on, and of the held-out texts.
+    assert model.dense.text_numbers.tolist() == list(range(160))
+    assert "10 epochs in" in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--model_config", '{"branches": "both"}'], "has the branches global, local"),
+        (["--model_type", "me_xml"], "has the branches A-1"),
+    ],
+)
+def test_a_frozen_encoder_needs_a_head_over_embeddings(flags, tmp_path, wrong, message):
+    flags = [*without(flags, "--model_config"), "--frozen_encoder", "true", "--output_dir", str(tmp_path / "run")]
+    with pytest.raises(ValueError, match=message):
+        main([*flags, *wrong])
+
+
+@pytest.mark.parametrize(("few", "frozen"), [(10**9, True), (0, False)])
+def test_a_budget_freezes_the_encoder_where_labels_have_few_texts(flags, tmp_path, monkeypatch, few, frozen, caplog):
+    monkeypatch.setattr("glocal_xml.runs.time_plan._FEW_POSITIVES", few)
+    flags = without(without(flags, "--num_train_epochs"), "--model_config")
+    options = ["--model_config", '{"branches": "global"}', "--minutes", "0.2", "--output_dir", str(tmp_path / "run")]
+    with caplog.at_level(logging.INFO):
+        results = main([*flags, *options])
+    assert ("the encoder stays as it is" in caplog.text) == frozen == ("train_runtime" not in results["training"])
+    assert results["test"]["blend"]["precision@1"] > 0.9 and "dense" in results["test"]
