@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 
 from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelSpace, LabelTree
-from glocal_xml.loading.start_model import make_config
+from glocal_xml.loading.start_model import find_pooling, make_config
 from glocal_xml.modeling import (
     FAMILIES,
     TextExpertsConfig,
@@ -68,6 +68,21 @@ def build_model(
         # The local branch reads words, of which no embeddings are kept.
         model_args.model_config = {"branches": "global", **model_args.model_config}
     return new_model(model_args, label_space, tokenizer, tree)
+
+
+def may_freeze(model_args: ModelArguments, args: XMTCTrainingArguments) -> bool:
+    """
+    Whether a time plan may leave the encoder of a new model as it is: where that is a sentence encoder, whose
+    embeddings are of use as they are, and nothing asks for heads that read more than these.
+    """
+    if args.frozen_encoder is not None:
+        return args.frozen_encoder
+    asked = model_args.model_type == "glocal_xml" and not {"branches", "document_layers"} & set(
+        model_args.model_config
+    )
+    if not asked or model_args.model is not None or model_args.label_tree is not None or args.world_size > 1:
+        return False
+    return model_args.encoder != WORD_ENCODER and find_pooling(encoder_path(model_args.encoder), {}) is not None
 
 
 def check_frozen_encoder(model: XMTCPreTrainedModel, args: XMTCTrainingArguments) -> None:

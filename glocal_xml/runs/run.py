@@ -17,7 +17,7 @@ from glocal_xml.training.trainer import XMTCTrainer
 from glocal_xml.training.whole_checkpoints import last_good_checkpoint
 
 from .experts import RunExperts, blend_of_run
-from .model import build_model, check_frozen_encoder, check_length, default_rates, freeze_layers, late_loss
+from .model import build_model, check_frozen_encoder, check_length, default_rates, freeze_layers, late_loss, may_freeze
 from .prepare import (
     check_arguments,
     follow_validation,
@@ -138,7 +138,7 @@ def run(
     tokenizer = load_tokenizer(model_args, data_args.max_length, texts)
     logger.info("labels: %s", label_space.describe())
     tree = tree_of_run(model_args, args, texts, label_space, resume=checkpoint is not None)
-    model = build_model(model_args, label_space, tokenizer, tree, frozen_encoder=bool(args.frozen_encoder))
+    model = build_model(model_args, label_space, tokenizer, tree)
     if model.text_experts() or (training and model_args.model is None and model_args.experts):
         with args.main_process_first(desc="tokenising"):
             texts = {name: with_whole_texts(part, tokenizer) for name, part in texts.items()}
@@ -163,9 +163,12 @@ def run(
     plan = budget = None
     if trains_heads and args.minutes is not None:
         facts = (args, data_args, model, texts, tokenizer, started, experts.seconds, "dense" in experts.names)
-        plan = plan_time(*facts)
+        plan = plan_time(*facts, may_freeze(model_args, args))
         budget = TimeBudget(plan.heads, args.warmup_steps if args.warmup_steps < 1 else 0.1)
     is_frozen = trains_heads and bool(args.frozen_encoder if plan is None else plan.frozen)
+    if is_frozen and model_args.model is None:
+        # Without the local branch, which reads words.
+        model = build_model(model_args, label_space, tokenizer, tree, frozen_encoder=True)
     if is_frozen:
         check_frozen_encoder(model, args)
     check_length(model, tokenizer.model_max_length)

@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerBase
 from glocal_xml.data import XMTCCollator
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.training.arguments import DataArguments, XMTCTrainingArguments
-from glocal_xml.training.frozen_encoder import reads_one_embedding
 
 from .token_columns import start_tokens
 
@@ -58,6 +57,7 @@ def plan_time(
     started: float,
     expert_seconds: float,
     has_dense: bool,
+    may_freeze: bool,
 ) -> TimePlan:
     """
     Plans what is left of `args.minutes`, where a second fit of the experts takes `expert_seconds`. Sets the length of
@@ -84,10 +84,8 @@ def plan_time(
     )
     # Of all texts, beside what the training of the head takes.
     embedding = _EMBEDDING * len(train) / _OF_FROZEN
-    frozen = args.frozen_encoder
-    if frozen is None:
-        fits = positives < _FEW_POSITIVES and embedding * per_text(choices[-1]) <= left
-        frozen = bool(fits and reads_one_embedding(model) and args.world_size == 1)
+    fits = positives < _FEW_POSITIVES and embedding * per_text(choices[-1]) <= left
+    frozen = bool(args.frozen_encoder or (may_freeze and fits))
     # What embeddings add to reading all texts once.
     reading = embedding if frozen else (1 + _EMBEDDING * has_dense) * len(train)
     length = next((size for size in choices if reading * per_text(size) <= left), choices[-1])

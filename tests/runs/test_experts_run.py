@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -339,11 +340,18 @@ def test_a_frozen_encoder_needs_a_head_over_embeddings(flags, tmp_path, wrong, m
 
 
 @pytest.mark.parametrize(("few", "frozen"), [(10**9, True), (0, False)])
-def test_a_budget_freezes_the_encoder_where_labels_have_few_texts(flags, tmp_path, monkeypatch, few, frozen, caplog):
+def test_a_budget_freezes_the_encoder_where_labels_have_few_texts(
+    flags, tmp_path, encoder_folder, monkeypatch, few, frozen, caplog
+):
     monkeypatch.setattr("glocal_xml.runs.time_plan._FEW_POSITIVES", few)
-    flags = without(without(flags, "--num_train_epochs"), "--model_config")
-    options = ["--model_config", '{"branches": "global"}', "--minutes", "0.2", "--output_dir", str(tmp_path / "run")]
+    # A sentence encoder: its embeddings are of use as they are.
+    encoder = shutil.copytree(encoder_folder, tmp_path / "encoder")
+    (encoder / "1_Pooling").mkdir()
+    (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (encoder / "modules.json").write_text('[{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]')
+    flags = without(without(without(flags, "--num_train_epochs"), "--model_config"), "--encoder")
+    options = ["--encoder", str(encoder), "--minutes", "0.2", "--output_dir", str(tmp_path / "run")]
     with caplog.at_level(logging.INFO):
         results = main([*flags, *options])
     assert ("the encoder stays as it is" in caplog.text) == frozen == ("train_runtime" not in results["training"])
-    assert results["test"]["blend"]["precision@1"] > 0.9 and "dense" in results["test"]
+    assert results["test"]["blend"]["precision@1"] > 0.9 and ("local" in results["test"]) != frozen
