@@ -77,12 +77,12 @@ def may_freeze(model_args: ModelArguments, args: XMTCTrainingArguments) -> bool:
     """
     if args.frozen_encoder is not None:
         return args.frozen_encoder
-    asked = model_args.model_type == "glocal_xml" and not {"branches", "document_layers"} & set(
-        model_args.model_config
-    )
-    if not asked or model_args.model is not None or model_args.label_tree is not None or args.world_size > 1:
+    chosen = {"branches", "document_layers"} & set(model_args.model_config)
+    if chosen or model_args.model_type != "glocal_xml" or model_args.model or model_args.label_tree is not None:
         return False
-    return model_args.encoder != WORD_ENCODER and find_pooling(encoder_path(model_args.encoder), {}) is not None
+    if args.world_size > 1 or model_args.encoder == WORD_ENCODER:
+        return False
+    return find_pooling(encoder_path(model_args.encoder), {}) is not None
 
 
 def check_frozen_encoder(model: XMTCPreTrainedModel, args: XMTCTrainingArguments) -> None:
