@@ -84,7 +84,8 @@ def plan_time(
     )
     # Of all texts, beside what the training of the head takes.
     embedding = _EMBEDDING * len(train) / _OF_FROZEN
-    fits = positives < _FEW_POSITIVES and embedding * per_text(choices[-1]) <= left
+    # A half of the texts at least, and else a random part of them.
+    fits = positives < _FEW_POSITIVES and embedding * per_text(choices[-1]) <= 2 * left
     frozen = bool(args.frozen_encoder or (may_freeze and fits))
     # What embeddings add to reading all texts once.
     reading = embedding if frozen else (1 + _EMBEDDING * has_dense) * len(train)
