@@ -71,7 +71,12 @@ def test_time_ends_it(monkeypatch):
 
 @pytest.mark.parametrize(
     ("fields", "reads"),
-    [({}, True), ({"branches": "both"}, False), ({"document_layers": 2}, False), ({"tree_levels": [2]}, False)],
+    [
+        ({}, True),
+        ({"branches": "both"}, False),
+        ({"document_layers": 2, "use_pooler": True}, False),
+        ({"tree_levels": [2]}, False),
+    ],
     ids=str,
 )
 def test_which_models_read_one_embedding(fields, reads):
