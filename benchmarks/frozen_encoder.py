@@ -29,14 +29,14 @@ from glocal_xml.experts import (
     ExpertTexts,
     add_to_dense,
     blend_pairs,
+    embed,
     fit_experts,
     log_frequencies,
-    text_embeddings,
 )
 from glocal_xml.experts.fit_blend import fitted_weights
 from glocal_xml.metrics import pad_label_lists, xmtc_metrics
 from glocal_xml.pretrained import minilm_path
-from glocal_xml.runs.experts import batches
+from glocal_xml.runs.experts import batches, read_label_texts
 from glocal_xml.training.frozen_encoder import train_on_embeddings
 
 HALVES, KS = 3, (1, 3, 5)
@@ -66,6 +66,7 @@ def main():
     parser.add_argument("--held_out", type=int, default=3000, help="texts for blends and judgement (default: 3000)")
     parser.add_argument("--max_length", type=int, default=128, help="tokens that the encoder reads (default: 128)")
     parser.add_argument("--pairs", type=int, default=0, help="pairs of tokens in the lexical expert (default: 0)")
+    parser.add_argument("--label_texts_file", help="names of labels, which are texts then; as for `glocal-xml train`")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     options = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(minilm_path(), model_max_length=options.max_length)
@@ -77,7 +78,9 @@ def main():
     space = LabelSpace(space.names, counts.tolist(), len(texts))
     model = GlocalXMLForMultiLabel.from_encoder(minilm_path(), label_names=space.names, branches="global").eval()
     model.start_label_bias(space.log_odds())
-    data = ExpertTexts.from_texts(texts["text"], texts["labels"], tokenizer)
+    names = None if options.label_texts_file is None else space.names
+    descriptions = read_label_texts(options.label_texts_file)
+    data = ExpertTexts.from_texts(texts["text"], texts["labels"], tokenizer, names, descriptions)
     seconds = {}
 
     def timed(name, run):
@@ -88,9 +91,9 @@ def main():
         return result
 
     timed("experts", lambda: fit_experts(model, data, tokenizer, pairs=options.pairs))
-    embedded = timed("embeddings", lambda: text_embeddings(model, data.rows, tokenizer, show_progress=True))
+    embedded = timed("embeddings", lambda: embed(model, data, tokenizer, show_progress=True))
     timed("dense", lambda: add_to_dense(model, data, tokenizer, embedded=embedded))
-    timed("head", lambda: train_on_embeddings(model, embedded[0], data.labels))
+    timed("head", lambda: train_on_embeddings(model, embedded.embeddings, embedded.labels))
     pairs = timed("held-out texts", lambda: blend_pairs(model, batches(held_out, tokenizer, True)))
     names, frequencies, random = model.branch_names, log_frequencies(space), np.random.default_rng(0)
     figures = {name: [judge(pairs, pairs.logits[:, column], space)] for column, name in enumerate(names)}

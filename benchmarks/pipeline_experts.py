@@ -3,9 +3,9 @@ What experts and blend add to the time of a pipeline, with long texts.
 
     python benchmarks/pipeline_experts.py --test_file test.jsonl --json benchmarks/results/pipeline_experts.json
 
-One GlocalXML around MiniLM with 4,000 labels, heads and experts of `experts.py` made up, in turns: the heads alone,
-and with experts and blend. Times are those that a processor works on a text, medians of rounds: other work on the
-machine hardly changes them.
+One GlocalXML around MiniLM with 4,000 labels, heads, experts of `experts.py` and a dense memory made up, in turns: the
+heads alone, and with experts and blend. Times are those that a processor works on a text, medians of rounds: other
+work on the machine hardly changes them.
 """
 
 import argparse
@@ -25,9 +25,17 @@ from transformers import AutoTokenizer, pipeline
 from glocal_xml import GlocalXMLForMultiLabel, minilm_path
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import read_rows
-from glocal_xml.modeling import TASK
+from glocal_xml.experts.memory import extended
+from glocal_xml.modeling import TASK, DenseMemory
 
 LABELS = 4000
+
+
+def dense_memory(memory, size):
+    """Embeddings, made up, of as many texts as the memory of words has, with the same labels."""
+    empty = DenseMemory(LABELS, size, 0, 0, memory.neighbors, memory.power)
+    directions = torch.nn.functional.normalize(torch.randn(len(memory.text_numbers), size), dim=1)
+    return extended(empty, directions.numpy(), [memory.labels_of(row) for row in range(len(directions))])
 
 
 def contenders(length, memory_tokens):
@@ -37,7 +45,8 @@ def contenders(length, memory_tokens):
     experts = make_model(LABELS, memory_tokens)
     for name, expert in experts.text_experts().items():
         whole.set_expert(name, expert, getattr(experts.config, name))
-    weights = {"global": 0.3, "local": 0.3, **experts.config.blend["weights"]}
+    whole.set_expert("dense", *dense_memory(experts.memory, whole.config.hidden_size))
+    weights = {"global": 0.3, "local": 0.3, "dense": 0.3, "dense_vote": 0.2, **experts.config.blend["weights"]}
     whole.set_blend({**experts.config.blend, "weights": weights}, experts.log_frequencies)
     return {
         "heads alone": pipeline(TASK, model=heads, tokenizer=tokenizer),

@@ -1,6 +1,6 @@
 """Experts that are fitted rather than trained by gradient descent, and the blend of all branches of a model."""
 
-from .dense import add_to_dense
+from .dense import Embedded, add_to_dense, embed
 from .embeddings import text_embeddings
 from .fit import fit_experts
 from .fit_blend import MIN_TEXTS, blend_pairs, fit_blend, fixed_blend, log_frequencies
@@ -12,10 +12,12 @@ from .texts import ExpertTexts
 
 __all__ = [
     "MIN_TEXTS",
+    "Embedded",
     "ExpertTexts",
     "add_to_dense",
     "add_to_memory",
     "blend_pairs",
+    "embed",
     "fit_blend",
     "fit_experts",
     "fit_lexical",

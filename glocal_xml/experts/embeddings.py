@@ -48,9 +48,9 @@ def text_embeddings(
             passed, number = time.monotonic() - begun, first + len(part)
             if seconds is not None and passed * (number + _ORDERED) / number > seconds:
                 break
-    numbers = np.concatenate(done)
+    numbers = np.concatenate([np.zeros(0, dtype=np.int64), *done])
     ascending = np.argsort(numbers)
-    return torch.cat(found)[ascending], numbers[ascending]
+    return torch.cat([torch.zeros(0, model.config.hidden_size), *found])[ascending], numbers[ascending]
 
 
 def _padded(

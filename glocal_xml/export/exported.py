@@ -71,8 +71,8 @@ def _check(model: XMTCPreTrainedModel) -> None:
         raise ValueError("A model without an encoder counts tokens, and cannot be exported: use the pipeline.")
     if model.text_experts():
         raise ValueError(
-            f"The experts {', '.join(model.text_experts())} count the tokens of whole texts, and cannot be exported: "
-            "train with `--experts none`, or use the pipeline."
+            f"The experts {', '.join(model.text_experts())} look up whole texts, and cannot be exported: train "
+            "with `--experts none`, or use the pipeline."
         )
     encoder = model.config.encoder.model_type
     if encoder in _REFUSED_ENCODERS:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -22,14 +21,15 @@ from glocal_xml.calibration.threshold import measures_at
 from glocal_xml.data import LabelSpace, XMTCCollator
 from glocal_xml.data.text_files import read_strict_lines
 from glocal_xml.experts import (
+    Embedded,
     ExpertTexts,
     add_to_dense,
     add_to_memory,
     blend_pairs,
+    embed,
     fit_blend,
     fit_experts,
     fixed_blend,
-    text_embeddings,
     texts_in_memory,
 )
 from glocal_xml.experts.choose import choose_lexical_settings, default_lexical_settings
@@ -93,7 +93,7 @@ class RunExperts:
         self.uses_names = data_args.label_texts
         self.settings: dict[str, Any] = {}
         self.seconds, self.are_fitted = 0.0, False
-        self._embedded: tuple[torch.Tensor, np.ndarray] | None = None
+        self._embedded: Embedded | None = None
 
     @cached_property
     def _train(self) -> ExpertTexts:
@@ -128,8 +128,8 @@ class RunExperts:
 
     def train_heads(self, model: XMTCPreTrainedModel, seconds: float | None = None) -> dict[str, Any]:
         """
-        Makes embeddings of the training texts and trains the head of a model on them ([`train_on_embeddings`]); the
-        dense memory then takes the same embeddings.
+        Makes embeddings of the training texts and of names of labels, and trains the head of a model on them
+        ([`train_on_embeddings`]); the dense memory then takes the same embeddings.
 
         Args:
             model: The model, whose encoder stays as it is.
@@ -141,13 +141,12 @@ class RunExperts:
         started, shown = time.monotonic(), {"show_progress": not self.args.disable_tqdm}
         # Most of the time goes into embeddings.
         for_texts = None if seconds is None else 0.8 * seconds
-        self._embedded = text_embeddings(model, self._train.rows, self.tokenizer, seconds=for_texts, **shown)
-        embeddings, chosen = self._embedded
-        passed = time.monotonic() - started
-        logger.info("embeddings: %d of %d texts in %.0f s", len(chosen), len(self._train.rows), passed)
+        self._embedded = embed(model, self._train, self.tokenizer, seconds=for_texts, **shown)
+        passed, number = time.monotonic() - started, int((self._embedded.numbers >= 0).sum())
+        logger.info("embeddings: %d of %d texts in %.0f s", number, len(self._train.rows), passed)
         left = None if seconds is None else seconds - passed
-        labels = [self._train.labels[i] for i in chosen]
-        facts = train_on_embeddings(model, embeddings, labels, seed=self.args.seed, seconds=left, **shown)
+        data = (self._embedded.embeddings, self._embedded.labels)
+        facts = train_on_embeddings(model, *data, seed=self.args.seed, seconds=left, **shown)
         logger.info("head: %g epochs over embeddings in %.0f s", facts["epochs"], facts["seconds"])
         return facts
 

@@ -23,12 +23,12 @@ _MEASURED_STEPS = 3
 # Held-out texts are predicted twice, to fit the blend and to judge it: about this part of a training step.
 _PREDICTION = 0.8
 # Of a training step, for an embedding; and most of the time of heads and encoder that embeddings may take.
-_EMBEDDING, _MOST_EMBEDDING = 0.3, 0.3
+_EMBEDDING, _MOST_EMBEDDING = 0.3, 0.15
 # What of the time embeddings may take where the encoder is frozen; and how many texts of a label, on average, are so
 # few that training the encoder spoils more than it gives (LLMs4Subjects, the only set of so many labels, was tried).
 _OF_FROZEN, _FEW_POSITIVES = 0.8, 20
-# A dense memory of fewer texts is not worth its time.
-_LEAST_EMBEDDED = 2000
+# A dense memory of a smaller part of the texts is not worth its time.
+_LEAST_EMBEDDED = 0.5
 # What is kept back to fit the blend and to save the model.
 _SAVING = 2.0
 
@@ -94,8 +94,8 @@ def plan_time(
     left = seconds_for_heads(seconds, refit, held_out * step * (_PREDICTION + _EMBEDDING * has_dense))
     dense = 0.0
     if has_dense and not frozen:
-        dense = min(_EMBEDDING * step * len(train), _MOST_EMBEDDING * left)
-        dense *= dense >= _EMBEDDING * step * min(_LEAST_EMBEDDED, len(train))
+        needed = _EMBEDDING * step * len(train)
+        dense = min(needed, _MOST_EMBEDDING * left) if _MOST_EMBEDDING * left >= _LEAST_EMBEDDED * needed else 0.0
     left -= dense
     if frozen:
         logger.info(

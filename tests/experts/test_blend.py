@@ -192,8 +192,8 @@ def test_a_measure_that_does_not_exist_is_refused():
 def test_a_blend_can_be_taken_out_again(tmp_path):
     model, inputs = make_model("glocal_xml"), make_inputs()
     model.set_blend(None, None)
-    model.set_expert("lexical", None, None)
-    model.set_expert("memory", None, None)
+    for name in list(model.text_experts()):
+        model.set_expert(name, None, None)
     bare = make_model("glocal_xml", blend=False, experts=())
     assert torch.equal(model.predict_top_k(**inputs).top_k_scores, bare.predict_top_k(**inputs).top_k_scores)
     model.save_pretrained(tmp_path)

@@ -13,7 +13,7 @@ from transformers import AutoModel
 
 from glocal_xml.data import LabelSpace
 from glocal_xml.data.word_tokenizer import train_word_tokenizer
-from glocal_xml.experts import ExpertTexts, add_to_dense, remember, remove_from_memory, text_embeddings
+from glocal_xml.experts import ExpertTexts, add_to_dense, embed, remember, remove_from_memory, text_embeddings
 from glocal_xml.experts.memory import extended
 from glocal_xml.experts.token_rows import padded_ids
 from glocal_xml.modeling import DenseMemory
@@ -91,8 +91,8 @@ def test_time_that_is_short_leaves_texts_out(tokenizer, monkeypatch):
     monkeypatch.setattr("glocal_xml.experts.embeddings.time.monotonic", lambda: float(next(now)))
     model = make_model("glocal_xml", experts=())
     rows = [np.array([5 + i % 20, 6], dtype=np.int32) for i in range(100)]
-    # A second for each ten texts.
-    add_to_dense(model, ExpertTexts(rows, [[i % 12] for i in range(100)]), tokenizer, seconds=3.5)
+    # A second for each ten texts, and two before the first.
+    add_to_dense(model, ExpertTexts(rows, [[i % 12] for i in range(100)]), tokenizer, seconds=5.5)
     numbers = model.dense.text_numbers.tolist()
     assert len(numbers) == 30 == model.config.dense["texts"] and numbers == sorted(numbers) and numbers[-1] > 40
     assert [model.dense.labels_of(row) for row in range(30)] == [[number % 12] for number in numbers]
@@ -124,3 +124,17 @@ def test_an_empty_memory_votes_for_nothing():
     embeddings = model.document_embeddings(**inputs)
     torch.testing.assert_close(model.dense.logits(embeddings), torch.full((8, NUM_LABELS), float(np.log(0.05 / 1.05))))
     assert model.predict_top_k(**inputs).top_k_scores.isfinite().all()
+
+
+def test_names_of_labels_are_remembered_without_a_number(tokenizer):
+    model = make_model("glocal_xml", experts=())
+    rows = [np.array([5 + i, 6], dtype=np.int32) for i in range(4)]
+    texts = ExpertTexts(rows, [[0], [1], [2], [3]], [np.array([9, 10], dtype=np.int32)], [[7]])
+    found = embed(model, texts, tokenizer)
+    assert found.numbers.tolist() == [0, 1, 2, 3, -1] and found.labels == [[0], [1], [2], [3], [7]]
+    add_to_dense(model, texts, tokenizer, first=20, embedded=found)
+    assert model.dense.text_numbers.tolist() == [20, 21, 22, 23, -1] and model.dense.labels_of(4) == [7]
+    # What all texts have in common is that of texts alone.
+    torch.testing.assert_close(model.dense.center, found.embeddings[:4].mean(dim=0))
+    similarities, row = model.dense.similar(model.document_embeddings(torch.tensor([[9, 10]])), 1)
+    assert row.item() == 4 and similarities.item() == pytest.approx(1.0, abs=1e-4)

@@ -42,7 +42,7 @@ def test_experts_and_blend(own_loop, flags, tmp_path, caplog):
     assert model.config.blend["weights"] == pytest.approx(results["blend"]["weights"])
     # Fitted again with the validation texts.
     assert "fitted again with the 60 held-out texts" in caplog.text and model.config.memory["texts"] >= 160
-    assert model.config.dense["texts"] == 160
+    assert model.config.dense["texts"] >= 160
     best = pipeline("extreme-multi-label-classification", model=str(tmp_path / "run"))("dog fox kite", top_k=2)
     assert {row["label"] for row in best} == {"is dog", "is fox"}
 

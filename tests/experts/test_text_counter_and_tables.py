@@ -9,7 +9,7 @@ from plain_experts import dense_table, plain_row
 from scipy.sparse import random as random_matrix
 
 from glocal_xml.experts.token_rows import matrix_of, padded_ids, sparse_rows, table_tensors
-from glocal_xml.modeling import experts
+from glocal_xml.modeling import token_counts
 from glocal_xml.modeling.token_counts import SparseTable, TextCounter
 
 
@@ -104,7 +104,7 @@ def test_pieces_change_nothing(piece, monkeypatch):
     ids = torch.stack([torch.randperm(20)[:8] for _ in range(13)])
     values = torch.rand(13, 8)
     values[4] = 0
-    monkeypatch.setattr(experts, "_PIECE_ENTRIES", piece)
+    monkeypatch.setattr(token_counts, "_PIECE_ENTRIES", piece)
     expected = torch.zeros(13, 20).scatter_(1, ids, values) @ torch.from_numpy(matrix.toarray()).T
     torch.testing.assert_close(table._of_entries(ids, values), expected, rtol=1e-5, atol=1e-6)
 

@@ -28,7 +28,7 @@ def saved(case, folder, **fields):
 
 
 def test_export_says_what_to_do(tmp_path, capsys):
-    with pytest.raises(ValueError, match=r"lexical, memory count .* `--experts none`"):
+    with pytest.raises(ValueError, match=r"lexical, memory, dense look up .* `--experts none`"):
         exported(make_model("glocal_xml"))
     with pytest.raises(ValueError, match="without an encoder"):
         exported(make_model(TEXT_EXPERTS))
