@@ -81,7 +81,7 @@ class ModelArguments:
     def __post_init__(self):
         # Here, since help texts are made of these fields, and torch takes seconds.
         from glocal_xml.modeling import FAMILIES
-        from glocal_xml.modeling.modeling_base import EXPERTS
+        from glocal_xml.modeling.configuration_base import EXPERTS
 
         types = sorted(config_class.model_type for config_class in FAMILIES)
         self.model_config = read_dict("model_config", self.model_config)

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from glocal_xml.data import LabelSpace
 from glocal_xml.experts import lexical_with_labels, log_frequencies, memory_with_labels
 from glocal_xml.modeling import AdaptiveLabelClusters, XMTCPreTrainedModel
+from glocal_xml.modeling.configuration_base import EXPERTS
 from glocal_xml.modeling.label_tree import CandidateTree
-from glocal_xml.modeling.modeling_base import EXPERTS
 
 from .label_changes import plan_changes
 from .similar_names import most_similar

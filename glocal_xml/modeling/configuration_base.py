@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from huggingface_hub.dataclasses import strict
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, AutoConfig
 from transformers.configuration_utils import PreTrainedConfig, SubConfigSpec
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME, cached_file, logging
 
 logger = logging.get_logger(__name__)
@@ -16,6 +17,8 @@ LABELS_FILE = "labels.txt"
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 POOLINGS = ("first", "last", "mean")
 F_KINDS = ("micro", "macro", "samples")
+# What a model may have beside its heads, each with a field of its sizes.
+EXPERTS = ("lexical", "memory", "dense")
 
 
 def of_encoder(name: str) -> property:
@@ -284,6 +287,13 @@ def write_label_names(folder: str | os.PathLike, names: list[str]) -> None:
     with open(f"{path}.tmp", "w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{name}\n" for name in names)
     os.replace(f"{path}.tmp", path)
+
+
+def code_beside(name_or_path: str | os.PathLike, name: str, options: dict[str, Any]) -> type | None:
+    """A class, `file.Class`, of the code that lies beside weights; `None` where there is no such file."""
+    if read_file(name_or_path, f"{name.split('.')[0]}.py", options) is None:
+        return None
+    return get_class_from_dynamic_module(name, name_or_path, **hub_options(options))
 
 
 def find_label_names(name_or_path: str | os.PathLike, **options: Any) -> list[str] | None:

@@ -207,6 +207,13 @@ def name_in_code(model: nn.Module) -> str:
     return f"{kind.__module__.rsplit('.', 1)[-1]}.{kind.__name__}"
 
 
+def present(code: Any, name: str) -> Any:
+    """Code that need not travel with a checkpoint."""
+    if code is None:
+        raise ValueError(f"{name} needs code that is not beside these weights: `pip install glocal-xml`.")
+    return code
+
+
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Switches dropout off for a while."""

@@ -8,23 +8,19 @@ import torch
 from torch import Tensor, nn
 from transformers import Pipeline, PreTrainedModel
 from transformers import initialization as init
-from transformers.dynamic_module_utils import custom_object_save, get_class_from_dynamic_module
+from transformers.dynamic_module_utils import custom_object_save
 
-from .configuration_base import LABELS_FILE, XMTCConfig, find_label_names, hub_options, read_file, write_label_names
-from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, name_in_code, new_encoder
+from .configuration_base import EXPERTS, LABELS_FILE, XMTCConfig, code_beside, find_label_names, write_label_names
+from .encoder import EncodedTexts, attended_first, encode_texts, evaluation_mode, name_in_code, new_encoder, present
 from .label_scores import MeanProbability, XMTCOutput, check_label_ids
 from .linear_head import IdentityStart, Projection
-
-# What a model may have beside its heads (`Blend.experts`).
-EXPERTS = ("lexical", "memory", "dense")
 
 
 class XMTCPreTrainedModel(PreTrainedModel):
     """
     Base of all families: a text encoder, heads over labels, and the names of the labels beside the weights.
 
-    A family defines its heads, `branch_heads`, the `layers` of the encoder that they read, and a `forward` that makes
-    scores of them and answers from these:
+    A family defines its `branch_heads`, the `layers` that they read, and a `forward` that answers from their scores:
 
     Args:
         input_ids: Token ids, of shape (texts, tokens).
@@ -60,7 +56,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         tree_class = cls.tree_class
         if not getattr(config, "tree_levels", None) or (tree_class is not None and issubclass(cls, tree_class)):
             return super().__new__(cls)
-        return super().__new__(_present(tree_class, "`tree_levels`"))
+        return super().__new__(present(tree_class, "`tree_levels`"))
 
     def __init__(self, config: XMTCConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config)
@@ -74,7 +70,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
         self.lexical = self.memory = self.dense = None
         for name in EXPERTS:
             if (sizes := getattr(config, name)) is not None:
-                expert_class = _present(self.blend_class, f"`{name}`").experts[name]
+                expert_class = present(self.blend_class, f"`{name}`").experts[name]
                 setattr(self, name, expert_class(config.num_labels, **sizes))
         self.register_buffer("log_frequencies", None if config.blend is None else torch.zeros(config.num_labels))
 
@@ -95,7 +91,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
     def maybe_distribute_model(cls, model: nn.Module, distributed_config: Any, mesh_manager: Any) -> nn.Module:
         if distributed_config is None or distributed_config.tp_size == 1:
             return super().maybe_distribute_model(model, distributed_config, mesh_manager)
-        splitter = _present(cls.label_splitter, "`tp_size`")
+        splitter = present(cls.label_splitter, "`tp_size`")
         splitter.prepare(model, distributed_config.tp_size)
         model = super().maybe_distribute_model(model, distributed_config, mesh_manager)
         return splitter.install(model, mesh_manager.get_mesh("tp").get_group())
@@ -121,7 +117,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
             encoder_options: Passed on to `AutoModel.from_pretrained`, such as `revision` or `token`.
             config_fields: Fields of the configuration of this family.
         """
-        start = _present(cls.model_starter, "`from_encoder`")
+        start = present(cls.model_starter, "`from_encoder`")
         return start(cls, encoder_name_or_path, num_labels, label_names, encoder_options or {}, config_fields)
 
     def encode(self, layers: set[int], *inputs: Tensor | None, **answering: Any) -> EncodedTexts:
@@ -210,11 +206,10 @@ class XMTCPreTrainedModel(PreTrainedModel):
         if inputs_embeds is not None:
             raise ValueError("`inputs_embeds` is not supported, since experts count token ids: pass `input_ids`.")
         if self.is_blended:
-            read = dict.fromkeys(EXPERTS, texts.token_ids if text_ids is None else text_ids)
-            if self.dense is not None:
-                read["dense"] = texts.document(max(self.layers))
-            experts = {name: expert(read[name]) for name, expert in self.text_experts().items()}
-            scores = _present(self.blend_class, "`blend`")(scores, experts, self.config.blend, self.log_frequencies)
+            ids, experts = texts.token_ids if text_ids is None else text_ids, {}
+            for name, expert in self.text_experts().items():
+                experts[name] = expert(texts.document(max(self.layers)) if name == "dense" else ids)
+            scores = present(self.blend_class, "`blend`")(scores, experts, self.config.blend, self.log_frequencies)
         output = XMTCOutput(scores=scores if output_scores else None)
         if loss_terms:
             output.loss = sum(loss_terms.values())
@@ -345,19 +340,11 @@ class XMTCPreTrainedModel(PreTrainedModel):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
         """Loads weights and configuration as everywhere in Transformers, and the label names beside them."""
-        if cls.blend_class is None and read_file(pretrained_model_name_or_path, "experts.py", kwargs) is not None:
-            options = hub_options(kwargs)
-            cls.blend_class = get_class_from_dynamic_module("experts.Blend", pretrained_model_name_or_path, **options)
+        if cls.blend_class is None:
+            cls.blend_class = code_beside(pretrained_model_name_or_path, "experts.Blend", kwargs)
         cls.load_checks[0](cls, pretrained_model_name_or_path, kwargs)
         options = {"use_safetensors": True, **kwargs, "output_loading_info": True}
         model, report = super().from_pretrained(pretrained_model_name_or_path, *args, **options)
         names = model.label_names or find_label_names(pretrained_model_name_or_path, **kwargs)
         model.set_label_names(cls.load_checks[1](names, model, report, kwargs))
         return (model, report) if kwargs.get("output_loading_info") else model
-
-
-def _present(code: Any, name: str) -> Any:
-    """Code that need not travel with a checkpoint."""
-    if code is None:
-        raise ValueError(f"{name} needs code that is not beside these weights: `pip install glocal-xml`.")
-    return code

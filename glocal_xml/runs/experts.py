@@ -105,7 +105,7 @@ class RunExperts:
 
     def fit(self, model: XMTCPreTrainedModel) -> None:
         """Fits the lexical expert and the memory of words on the training texts and gives them to the model."""
-        self.are_fitted = True
+        self.are_fitted = bool(self.names)
         names = [name for name in self.names if name != DENSE]
         if not names:
             return

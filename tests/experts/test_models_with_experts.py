@@ -25,7 +25,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, pipeline
 
 from glocal_xml.data.word_tokenizer import train_word_tokenizer
 from glocal_xml.modeling import TextExpertsConfig
-from glocal_xml.modeling.modeling_base import EXPERTS
+from glocal_xml.modeling.configuration_base import EXPERTS
 
 
 @pytest.fixture(params=MODELS)

@@ -6,8 +6,7 @@ import pytest
 from glocal_xml.arguments import DataArguments, ModelArguments, TrainingOptions
 from glocal_xml.cli.command_parser import add_fields, command_parser, given
 from glocal_xml.modeling import FAMILIES
-from glocal_xml.modeling.configuration_base import F_KINDS
-from glocal_xml.modeling.modeling_base import EXPERTS
+from glocal_xml.modeling.configuration_base import EXPERTS, F_KINDS
 from glocal_xml.training import XMTCTrainingArguments, parse_arguments
 
 RECIPE = """
@@ -158,7 +157,7 @@ def test_numbers_that_make_no_sense_are_refused(name, values):
         ("learning_rate: {a: 1}", "`learning_rate` takes one value"),
         ("model: 3", "`model` must be a text, got 3"),
         ("experts: {lexical: 1}", "`experts` takes one value"),
-        ("experts: 0", "`experts` must be among lexical, memory and none, got 0"),
+        ("experts: 0", "`experts` must be among lexical, memory, dense and none, got 0"),
     ],
 )
 def test_recipes_with_values_of_another_kind_are_refused(tmp_path, line, message):
