@@ -52,7 +52,7 @@ def add_to_dense(
         first = 1 + max([-1, *memory.text_numbers.tolist()])
     numbers = np.where(embedded.numbers < 0, -1, first + embedded.numbers)
     directions = memory.direction(embeddings.to(memory.center.device)).cpu().numpy()
-    model.set_expert(DENSE, *extended(memory, directions, embedded.labels, numbers))
+    model.set_expert(DENSE, *extended(memory, directions, embedded.labels, numbers.tolist()))
 
 
 @dataclass

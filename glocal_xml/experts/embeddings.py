@@ -56,8 +56,16 @@ def text_embeddings(
 def _padded(
     fields: list[dict[str, list[int]]], tokenizer: PreTrainedTokenizerBase, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    names = [name for name in ("input_ids", "token_type_ids") if name in fields[0]]
     # An empty text of a tokenizer without special tokens has a token too.
-    rows = {name: [torch.tensor(row[name] or [tokenizer.pad_token_id or 0]) for row in fields] for name in names}
-    rows["attention_mask"] = [torch.ones_like(row) for row in rows["input_ids"]]
-    return {name: nn.utils.rnn.pad_sequence(values, batch_first=True).to(device) for name, values in rows.items()}
+    empty = [tokenizer.pad_token_id or 0]
+    columns = {
+        name: [torch.tensor(row[name] or empty) for row in fields]
+        for name in ("input_ids", "token_type_ids")
+        if name in fields[0]
+    }
+    masks = [torch.ones_like(ids) for ids in columns["input_ids"]]
+    padded: dict[str, torch.Tensor] = {
+        name: nn.utils.rnn.pad_sequence(rows, batch_first=True) for name, rows in columns.items()
+    }
+    padded["attention_mask"] = nn.utils.rnn.pad_sequence(masks, batch_first=True)
+    return {name: values.to(device) for name, values in padded.items()}

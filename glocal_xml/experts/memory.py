@@ -29,6 +29,7 @@ LEAD = 8
 _MOST_TEXTS = 0.1
 # Texts that are looked up at once, and the similarity of equal texts.
 _LOOKED_UP, _SAME_TEXT = 64, 0.9999
+_NO_MEMORY = "This model has no memory of texts: train it with the expert `memory`."
 
 
 def fit_memory(
@@ -101,7 +102,7 @@ def add_to_memory(
         numbers: The number of each text in explanations; by default they continue after the highest one.
     """
     if model.memory is None:
-        raise ValueError("This model has no memory of texts: train it with the expert `memory`.")
+        raise ValueError(_NO_MEMORY)
     counter = copy.deepcopy(model.memory.counter).cpu()
     model.set_expert(MEMORY, *extended(model.memory, sparse_rows(rows, counter), labels, numbers))
 
@@ -120,7 +121,9 @@ def remove_from_memory(model: XMTCPreTrainedModel, numbers: Sequence[int]) -> in
 
 def texts_in_memory(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> np.ndarray:
     """Which texts, given as the ids of all of their tokens, the memory expert of a model holds already, (texts,)."""
-    memory = model.memory
+    if model.memory is None:
+        raise ValueError(_NO_MEMORY)
+    memory: MemoryExpert = model.memory
     if not memory.texts.num_rows or not len(rows):
         return np.zeros(len(rows), dtype=bool)
     parts = [rows[start : start + _LOOKED_UP] for start in range(0, len(rows), _LOOKED_UP)]

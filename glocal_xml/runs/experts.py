@@ -145,8 +145,8 @@ class RunExperts:
         passed, number = time.monotonic() - started, int((self._embedded.numbers >= 0).sum())
         logger.info("embeddings: %d of %d texts in %.0f s", number, len(self._train.rows), passed)
         left = None if seconds is None else seconds - passed
-        data = (self._embedded.embeddings, self._embedded.labels)
-        facts = train_on_embeddings(model, *data, seed=self.args.seed, seconds=left, **shown)
+        embeddings, labels = self._embedded.embeddings, self._embedded.labels
+        facts = train_on_embeddings(model, embeddings, labels, seed=self.args.seed, seconds=left, **shown)
         logger.info("head: %g epochs over embeddings in %.0f s", facts["epochs"], facts["seconds"])
         return facts
 
@@ -164,8 +164,8 @@ class RunExperts:
         started = time.time()
         # The memory of a model that is trained further has these texts as its last.
         first = None if model.memory is None else int(model.memory.text_numbers.max()) + 1 - len(self._train.rows)
-        options = {"first": 0 if self.are_fitted else first, "seconds": seconds, "embedded": self._embedded}
-        options["show_progress"] = not self.args.disable_tqdm
+        options: dict[str, Any] = {"seconds": seconds, "embedded": self._embedded}
+        options |= {"first": 0 if self.are_fitted else first, "show_progress": not self.args.disable_tqdm}
         self._in_first_process(model, [DENSE], lambda: add_to_dense(model, self._train, self.tokenizer, **options))
         logger.info("dense memory: %d texts in %.0f s", model.config.dense["texts"], time.time() - started)
 
