@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from tqdm.auto import tqdm
 
 from glocal_xml.data import XMTCCollator
@@ -12,7 +13,7 @@ from glocal_xml.modeling import GlocalXMLForMultiLabel, XMTCPreTrainedModel
 
 _BATCH = 256
 # An epoch takes seconds. Rates are for embeddings of unit length, since the step of a logit grows with their length.
-_EPOCHS, _RATE, _WARMUP = 10, 0.1, 0.1
+_EPOCHS, _RATE, _OTHER_RATE, _WARMUP = 10, 0.1, 1e-3, 0.1
 
 
 def reads_one_embedding(model: XMTCPreTrainedModel) -> bool:
@@ -31,6 +32,7 @@ def train_on_embeddings(
     embeddings: torch.Tensor,
     labels: Sequence[Sequence[int]],
     *,
+    num_texts: int | None = None,
     seed: int = 42,
     seconds: float | None = None,
     show_progress: bool = True,
@@ -44,6 +46,8 @@ def train_on_embeddings(
         model: A model that [`reads_one_embedding`].
         embeddings: Document embeddings of the training texts, as `model.document_embeddings` makes them.
         labels: Label ids of each text.
+        num_texts: How many of them, counted from the first, are texts. Others, such as names of labels, are brought to
+            the mean length of these: embeddings of a few words may be much longer. All by default.
         seed: Decides the order of texts.
         seconds: Time to spend; the learning rate falls with it.
         show_progress: Whether to show a bar, on a terminal.
@@ -51,11 +55,24 @@ def train_on_embeddings(
     Returns:
         What `results.json` tells of the training.
     """
-    parts = [model.global_head, *([] if model.pooler is None else [model.pooler])]
-    parameters = [parameter for part in parts for parameter in part.parameters()]
-    rate = _RATE / float(embeddings.norm(dim=1).mean())
+    table, pooler = model.global_head.label_embeddings, model.pooler
+    first = table if pooler is None else pooler
+    # What all texts have in common tells nothing, but takes most of the first steps. Biases make up for it.
+    center = embeddings[:num_texts].mean(dim=0) * (first.bias is not None)
+    _move_bias(first, center)
+    embeddings = embeddings - center
+    length = embeddings[:num_texts].norm(dim=1).mean()
+    if num_texts is not None:
+        names = nn.functional.normalize(embeddings[num_texts:], dim=1) * length
+        embeddings = torch.cat([embeddings[:num_texts], names])
+    if pooler is not None:
+        with torch.no_grad():
+            length = pooler(embeddings[:num_texts].to(model.device)).norm(dim=1).mean()
+    # Of all parameters that are no label embeddings, the rate is the same as in other training.
+    others = [*([] if pooler is None else pooler.parameters()), *([] if table.bias is None else [table.bias])]
+    groups = [{"params": [table.weight], "peak": _RATE / float(length)}, {"params": others, "peak": _OTHER_RATE}]
     # As in other training: gradients of a mean over labels are tiny.
-    optimizer = torch.optim.AdamW(parameters, lr=rate, eps=1e-12, weight_decay=0.0)
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], eps=1e-12, weight_decay=0.0)
     generator, padded = torch.Generator().manual_seed(seed), XMTCCollator.padded_ids(labels)
     per_epoch = -(-len(embeddings) // _BATCH)
     batches = (
@@ -67,15 +84,17 @@ def train_on_embeddings(
         passed = 0.0 if seconds is None else (time.monotonic() - begun) / max(seconds, 1e-3)
         if (progress := max(step / steps, passed)) >= 1:
             break
-        optimizer.param_groups[0]["lr"] = rate * min(1.0, (progress + 0.01) / _WARMUP) * (1 - progress)
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * min(1.0, (progress + 0.01) / _WARMUP) * (1 - progress)
         documents = embeddings[batch].to(model.device)
-        documents = documents if model.pooler is None else model.pooler(documents)
+        documents = documents if pooler is None else pooler(documents)
         loss = model.global_head(documents).loss(padded[batch].to(model.device))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())
     bar.close()
+    _move_bias(first, -center)
     passed = time.monotonic() - begun
     ends = range(per_epoch, len(losses) + 1, per_epoch)
     return {
@@ -85,3 +104,10 @@ def train_on_embeddings(
         "texts_per_second": round(len(losses) * _BATCH / max(passed, 1e-3), 1),
         "loss_curve": [[end, float(torch.stack(losses[end - per_epoch : end]).mean())] for end in ends],
     }
+
+
+@torch.no_grad()
+def _move_bias(layer: nn.Linear, center: torch.Tensor) -> None:
+    """Gives a layer the biases with which it makes of inputs without `center` what it made of them with it."""
+    if layer.bias is not None:
+        layer.bias += layer.weight @ center.to(layer.weight)

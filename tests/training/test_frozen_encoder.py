@@ -51,6 +51,29 @@ def test_the_length_of_embeddings_changes_nothing():
     assert losses[1] == pytest.approx(losses[0], rel=0.15) and losses[0][-1] < losses[0][0]
 
 
+@pytest.mark.parametrize("fields", [{}, {"use_pooler": True}, {"label_bias": False}], ids=str)
+def test_what_all_texts_have_in_common_and_the_length_of_names_change_nothing(fields):
+    scores = []
+    for shift, factor in ((0.0, 1.0), (4.0, 9.0)):
+        model = make_model(**fields)
+        embeddings, labels = texts_and_labels(model, 90)
+        center = embeddings[:60].mean(dim=0)
+        names = center + factor * (embeddings[60:] - center)
+        # Without a bias nothing can make up for a shift.
+        shift *= model.config.label_bias
+        first = model.global_head.label_embeddings if model.pooler is None else model.pooler
+        if first.bias is not None:
+            # Both start with the same scores.
+            with torch.no_grad():
+                first.bias -= shift * first.weight.sum(dim=1)
+        train_on_embeddings(model, torch.cat([embeddings[:60], names]) + shift, labels, num_texts=60)
+        documents = embeddings + shift
+        scores.append(model.global_head(documents if model.pooler is None else model.pooler(documents)).all())
+    if "label_bias" not in fields:
+        torch.testing.assert_close(scores[1], scores[0], rtol=1e-2, atol=1e-2)
+    assert all(one.isfinite().all() for one in scores)
+
+
 def test_the_same_seed_gives_the_same_weights():
     weights = []
     for seed in (1, 1, 2):
