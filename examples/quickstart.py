@@ -38,12 +38,12 @@ print(len(rows), "texts; the first of them:", textwrap.shorten(rows[0]["text"], 
 # %% [markdown]
 # ## Training
 #
-# `fit` takes texts and labels in memory. The model has four parts:
+# `fit` takes texts and labels in memory. The model has these parts:
 #
 # - `global` and `local` are the heads of GlocalXML on MiniLM, a small pretrained encoder: one reads the text as a
 #   whole, the other its words. They are trained together with the encoder.
-# - `lexical` is a linear model over the words, `memory` looks up similar training texts. Both are fitted in a minute
-#   or two.
+# - `lexical` is a linear model over the words, `memory` looks up training texts with similar words. Both are fitted in
+#   a minute or two. With more time there is `dense` too, which looks up training texts with a similar meaning.
 #
 # At the end, 1,000 training texts that were held out decide how much each part counts. That is the `blend`, whose
 # scores are calibrated probabilities. P@k in the tables of the log is the share of true labels among the best k, in
