@@ -13,7 +13,7 @@ from transformers import AutoModel
 
 from glocal_xml.cli import main as command
 from glocal_xml.data import build_label_tree
-from glocal_xml.experts import ExpertTexts, fit_experts
+from glocal_xml.experts import ExpertTexts, add_to_dense, fit_experts
 from glocal_xml.modeling import APLCXLNet, APLCXLNetConfig, GlocalXMLConfig, GlocalXMLForMultiLabel
 from glocal_xml.trained_model import open_pipeline
 
@@ -40,6 +40,7 @@ def saved(tokenizer, tmp_path_factory):
         ["lexical", "memory"],
         show_progress=False,
     )
+    add_to_dense(models["experts"], ExpertTexts(rows, [[i % 9] for i in range(60)]), tokenizer)
     weights = dict.fromkeys(models["experts"].branch_names, 0.5)
     blend = {"weights": weights, "threshold": 0.3, "f": "micro", "beta": 1.0, "texts": 9}
     models["experts"].set_blend(blend, torch.zeros(9))
@@ -113,6 +114,8 @@ CHANGES = {
     "many tokens": ({"encoder": {"vocab_size": 10**10}}, "do not belong together"),
     "many positions": ({"encoder": {"max_position_embeddings": 10**12}}, "do not belong together"),
     "many texts": ({"memory": {"texts": 10**12}}, "do not belong together"),
+    "many embeddings": ({"dense": {"texts": 10**12}}, "do not belong together"),
+    "long embeddings": ({"dense": {"size": 7}}, "do not belong together"),
     "many entries": ({"lexical": {"entries": [10**13]}}, "do not belong together"),
     "NaN in a setting": ({"memory": {"power": float("nan")}}, "memory.power"),
     "NaN in the encoder": ({"encoder": {"layer_norm_eps": float("nan")}}, "layer_norm_eps"),
@@ -191,6 +194,7 @@ WEIGHTS = {
     "starts beyond the end": ("experts", fill("lexical.tables.0.starts", 5, 10**9), "tables of lexical.tables.0"),
     "falling starts": ("experts", fill("memory.texts.starts", -1, 0), "tables of memory.texts"),
     "labels beyond the end": ("experts", fill("memory.label_ids", 0, 99), "tables of memory"),
+    "labels of embeddings": ("experts", fill("dense.label_ids", 0, 99), "tables of dense"),
     "label starts": ("experts", fill("memory.label_starts", 2, -1), "tables of memory"),
     "a label twice in the tree": ("tree", lambda tensors: order(tensors, "label_order"), "tables of"),
     "children nowhere": ("tree", lambda tensors: order(tensors, "child_starts_0"), "tables of"),

@@ -10,6 +10,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling.encoder import position_limit
 from glocal_xml.modeling.text_windows import TextStarts
 
 # Texts that go through the encoder together, and that are ordered by length together; the clock is read between these.
@@ -28,7 +29,8 @@ def text_embeddings(
     Document embeddings of texts, given as the ids of all of their tokens, and the numbers of these texts, ascending:
     all, or a random part where time is short.
     """
-    starts, begun = TextStarts(tokenizer), time.monotonic()
+    starts, begun, limit = TextStarts(tokenizer), time.monotonic(), position_limit(model.encoder)
+    max_length = tokenizer.model_max_length if limit is None else min(tokenizer.model_max_length, limit)
     order = np.arange(len(rows)) if seconds is None else np.random.default_rng(0).permutation(len(rows))
     found: list[torch.Tensor] = []
     done: list[np.ndarray] = []
@@ -41,7 +43,7 @@ def text_embeddings(
             part = part[np.argsort([len(rows[i]) for i in part], kind="stable")]
             for start in range(0, len(part), _BATCH):
                 batch = part[start : start + _BATCH]
-                fields = [starts(rows[i].tolist(), tokenizer.model_max_length) for i in batch]
+                fields = [starts(rows[i].tolist(), max_length) for i in batch]
                 found.append(model.document_embeddings(**_padded(fields, tokenizer, model.device)).float().cpu())
                 progress.update(len(batch))
             done.append(part)

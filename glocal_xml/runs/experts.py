@@ -167,7 +167,9 @@ class RunExperts:
         first = None if model.memory is None else int(model.memory.text_numbers.max()) + 1 - len(self._train.rows)
         options: dict[str, Any] = {"seconds": seconds, "embedded": self._embedded}
         options |= {"first": 0 if self.are_fitted else first, "show_progress": not self.args.disable_tqdm}
-        self._in_first_process(model, [DENSE], lambda: add_to_dense(model, self._train, self.tokenizer, **options))
+        # A memory that a model brings has the names of labels already.
+        texts = self._train if model.dense is None else ExpertTexts(self._train.rows, self._train.labels)
+        self._in_first_process(model, [DENSE], lambda: add_to_dense(model, texts, self.tokenizer, **options))
         logger.info("dense memory: %d texts in %.0f s", model.config.dense["texts"], time.time() - started)
 
     def take_over(self, model: XMTCPreTrainedModel) -> None:
