@@ -146,7 +146,7 @@ class RunExperts:
         logger.info("embeddings: %d of %d texts in %.0f s", number, len(self._train.rows), passed)
         left = None if seconds is None else seconds - passed
         embeddings, labels = self._embedded.embeddings, self._embedded.labels
-        options = {"num_texts": number, "seed": self.args.seed, "seconds": left, **shown}
+        options: dict[str, Any] = {"num_texts": number, "seed": self.args.seed, "seconds": left, **shown}
         facts = train_on_embeddings(model, embeddings, labels, **options)
         logger.info("head: %g epochs over embeddings in %.0f s", facts["epochs"], facts["seconds"])
         return facts
