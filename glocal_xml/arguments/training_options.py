@@ -49,8 +49,8 @@ class TrainingOptions:
         default=None,
         metadata={
             "help": "Leave the encoder as it is: embeddings of all training texts are made once, and the head (the "
-            "global branch of glocal_xml) is trained on them for several epochs, in seconds to minutes. Default: with "
-            "`minutes` and more than 10,000 labels, where the time would suffice for few texts of each label."
+            "global branch of glocal_xml) is trained on them for ten epochs, in seconds to minutes. Default: with "
+            "`minutes` and a sentence encoder, where the time would suffice for fewer than 20 texts of each label."
         },
     )
     blend: bool = field(
