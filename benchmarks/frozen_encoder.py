@@ -93,7 +93,8 @@ def main():
     timed("experts", lambda: fit_experts(model, data, tokenizer, pairs=options.pairs))
     embedded = timed("embeddings", lambda: embed(model, data, tokenizer, show_progress=True))
     timed("dense", lambda: add_to_dense(model, data, tokenizer, embedded=embedded))
-    timed("head", lambda: train_on_embeddings(model, embedded.embeddings, embedded.labels))
+    number = int((embedded.numbers >= 0).sum())
+    timed("head", lambda: train_on_embeddings(model, embedded.embeddings, embedded.labels, num_texts=number))
     pairs = timed("held-out texts", lambda: blend_pairs(model, batches(held_out, tokenizer, True)))
     names, frequencies, random = model.branch_names, log_frequencies(space), np.random.default_rng(0)
     figures = {name: [judge(pairs, pairs.logits[:, column], space)] for column, name in enumerate(names)}
