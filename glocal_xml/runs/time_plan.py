@@ -84,7 +84,7 @@ def plan_time(
     )
     # Of all texts, beside what the training of the head takes.
     embedding = _EMBEDDING * len(train) / _OF_FROZEN
-    # A half of the texts at least, and else a random part of them.
+    # At least half of the texts must fit; a random part of them is taken then.
     fits = positives < _FEW_POSITIVES and embedding * per_text(choices[-1]) <= 2 * left
     frozen = bool(args.frozen_encoder or (may_freeze and fits))
     # What embeddings add to reading all texts once.
@@ -99,8 +99,8 @@ def plan_time(
     left -= dense
     if frozen:
         logger.info(
-            "%.1f minutes for embeddings of texts of up to %d tokens and the head; the encoder stays as it is, since "
-            "the time would suffice to train on about %.1f texts of each label",
+            "%.1f minutes for embeddings of texts of up to %d tokens and the head; the encoder stays as it is (there "
+            "would be time to train it on about %.1f texts of each label)",
             left / 60,
             length,
             positives,
