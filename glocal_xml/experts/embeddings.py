@@ -34,9 +34,7 @@ def text_embeddings(
     order = np.arange(len(rows)) if seconds is None else np.random.default_rng(0).permutation(len(rows))
     found: list[torch.Tensor] = []
     done: list[np.ndarray] = []
-    with tqdm(
-        total=len(rows), desc="dense memory", unit=" texts", disable=None if show_progress else True
-    ) as progress:
+    with tqdm(total=len(rows), desc="embeddings", unit=" texts", disable=None if show_progress else True) as progress:
         for first in range(0, len(rows), _ORDERED):
             part = order[first : first + _ORDERED]
             # Texts of similar length have little padding.
