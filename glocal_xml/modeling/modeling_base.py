@@ -213,7 +213,6 @@ class XMTCPreTrainedModel(PreTrainedModel):
         output = XMTCOutput(scores=scores if output_scores else None)
         if loss_terms:
             output.loss = sum(loss_terms.values())
-            output.loss_terms = {name: term.detach() for name, term in loss_terms.items()}
         if not (output_scores or (self.training and loss_terms and not output_logits)):
             top_k = min(self.config.top_k if top_k is None else top_k, scores.num_labels)
             if top_k < 1:
@@ -229,6 +228,9 @@ class XMTCPreTrainedModel(PreTrainedModel):
                 best = scores.top_k(top_k)
             output.top_k_ids, output.branch_top_k_ids = best.ids, best.branch_ids
             output.top_k_scores = best.logits.sigmoid()
+        if loss_terms:
+            # Behind the logits, which come second in tuples of Transformers.
+            output.loss_terms = {name: term.detach() for name, term in loss_terms.items()}
         # Last, as in tuples of Transformers.
         for name, layers in texts.recorded.items():
             output[name] = layers
