@@ -310,12 +310,18 @@ class XMTCPreTrainedModel(PreTrainedModel):
         """Names the labels; the names are saved with the weights."""
         self.label_names = self.config.name_labels(label_names)
 
+    def take_given_names(self) -> None:
+        """Takes over names that were given to the configuration since the model was made."""
+        if (names := self.config.given_label_names) is not None and names != self.label_names:
+            self.set_label_names(names)
+
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
         """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
         if self.should_save_on_this_rank(is_main_process):
             os.makedirs(save_directory, exist_ok=True)
             if self._auto_class is not None:
                 self._save_code(save_directory)
+            self.take_given_names()
             if self.label_names is not None:
                 write_label_names(save_directory, self.label_names)
         return super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)

@@ -59,6 +59,8 @@ class ExtremeMultiLabelPipeline(Pipeline):
                 "package (`glocal-xml train`), or one that was started with `from_encoder`."
             )
         self.model.eval()
+        # Of PEFT's model, too.
+        self.model.take_given_names()
 
     def __call__(self, inputs: str | Iterable[str], **options: Any) -> Any:
         """
