@@ -123,10 +123,7 @@ class XMTCConfig(PreTrainedConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """All fields but the names of the labels, which are kept in `labels.txt`."""
-        fields_of_config = super().to_dict()
-        for name in ("id2label", "label2id"):
-            fields_of_config.pop(name, None)
-        return fields_of_config
+        return {name: value for name, value in super().to_dict().items() if name not in ("id2label", "label2id")}
 
     # Other libraries ask the whole model.
     hidden_size, num_hidden_layers, num_attention_heads, vocab_size = map(
@@ -179,9 +176,7 @@ class XMTCConfig(PreTrainedConfig):
             raise ValueError(f"{LABELS_FILE}: {len(names)} label names for a model of {self.num_labels} labels.")
         for name in names:
             if not isinstance(name, str) or "\n" in name or "\r" in name:
-                raise ValueError(
-                    f"The label name {name!r} is no string, or contains a line break; {LABELS_FILE} holds one per line."
-                )
+                raise ValueError(f"The label name {name!r} must be a string without line breaks, for {LABELS_FILE}.")
         if len(set(names)) != len(names):
             twice = Counter(names).most_common(1)[0][0]
             raise ValueError(f"The label name {twice!r} is there twice: give every label a name of its own.")

@@ -210,9 +210,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
             for name, expert in self.text_experts().items():
                 experts[name] = expert(texts.document(max(self.layers)) if name == "dense" else ids)
             scores = present(self.blend_class, "`blend`")(scores, experts, self.config.blend, self.log_frequencies)
-        output = XMTCOutput(scores=scores if output_scores else None)
-        if loss_terms:
-            output.loss = sum(loss_terms.values())
+        output = XMTCOutput(sum(loss_terms.values()) if loss_terms else None, scores=scores if output_scores else None)
         if not (output_scores or (self.training and loss_terms and not output_logits)):
             top_k = min(self.config.top_k if top_k is None else top_k, scores.num_labels)
             if top_k < 1:
@@ -228,10 +226,9 @@ class XMTCPreTrainedModel(PreTrainedModel):
                 best = scores.top_k(top_k)
             output.top_k_ids, output.branch_top_k_ids = best.ids, best.branch_ids
             output.top_k_scores = best.logits.sigmoid()
+        # Behind the logits, and last what is of layers, as in tuples of Transformers.
         if loss_terms:
-            # Behind the logits, which come second in tuples of Transformers.
             output.loss_terms = {name: term.detach() for name, term in loss_terms.items()}
-        # Last, as in tuples of Transformers.
         for name, layers in texts.recorded.items():
             output[name] = layers
         return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
@@ -310,18 +307,13 @@ class XMTCPreTrainedModel(PreTrainedModel):
         """Names the labels; the names are saved with the weights."""
         self.label_names = self.config.name_labels(label_names)
 
-    def take_given_names(self) -> None:
-        """Takes over names that were given to the configuration since the model was made."""
-        if (names := self.config.given_label_names) is not None and names != self.label_names:
-            self.set_label_names(names)
-
     def save_pretrained(self, save_directory: str | os.PathLike, is_main_process: bool = True, **kwargs: Any) -> Any:
         """Saves weights, configuration, code and label names so that `from_pretrained` finds all of them again."""
         if self.should_save_on_this_rank(is_main_process):
             os.makedirs(save_directory, exist_ok=True)
             if self._auto_class is not None:
                 self._save_code(save_directory)
-            self.take_given_names()
+            self.set_label_names(self.config.given_label_names or self.label_names)
             if self.label_names is not None:
                 write_label_names(save_directory, self.label_names)
         return super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)

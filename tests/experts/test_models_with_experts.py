@@ -71,6 +71,18 @@ def test_saved_and_loaded(case, tmp_path):
         assert_same_scores(all_scores(model, inputs), all_scores(loaded, inputs))
 
 
+def test_other_labels_need_other_experts(tmp_path):
+    """Their tables would point beyond the labels, which crashed the interpreter."""
+    make_model("glocal_xml").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="another `num_labels` is meant, `ignore_mismatched_sizes=True`"):
+        AutoModel.from_pretrained(tmp_path, num_labels=7)
+    with pytest.raises(ValueError, match="fitted for other labels: pass `lexical=None"):
+        AutoModel.from_pretrained(tmp_path, num_labels=7, ignore_mismatched_sizes=True)
+    without = dict.fromkeys([*EXPERTS, "blend"])
+    other = AutoModel.from_pretrained(tmp_path, num_labels=7, ignore_mismatched_sizes=True, **without)
+    assert other(**make_inputs()).logits.shape == (8, 7) and other.label_names is None
+
+
 @pytest.mark.parametrize("expert", EXPERTS)
 def test_one_expert_alone(case, expert, tmp_path):
     if (case, expert) == (TEXT_EXPERTS, "dense"):
