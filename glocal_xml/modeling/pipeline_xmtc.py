@@ -51,6 +51,8 @@ class ExtremeMultiLabelPipeline(Pipeline):
     _load_video_processor = False
     _load_feature_extractor = False
     _load_tokenizer = True
+    # How often labels were met in training; set by `fit`.
+    label_space: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -101,6 +103,8 @@ class ExtremeMultiLabelPipeline(Pipeline):
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Saves model, tokenizer and the code of this pipeline, so that `pipeline(model=...)` finds all of them."""
         super().save_pretrained(save_directory, **kwargs)
+        if self.label_space is not None:
+            self.label_space.save(save_directory)
         # A model that came as code beside its weights does not know where that of its pipeline is.
         self.model.config.custom_pipelines = self.config_entry()
         self.model.config.save_pretrained(save_directory)
