@@ -94,9 +94,7 @@ def checked_overlap(overlap: int | None, max_length: int) -> int:
     """How many tokens windows share: a quarter of one where it was left open; not more than half."""
     overlap = max_length // 4 if overlap is None else overlap
     if not isinstance(overlap, int) or not 0 <= overlap <= max_length // 2:
-        raise ValueError(
-            f"`window_overlap` must be a whole number in 0 to {max_length // 2}, half a window, got {overlap}."
-        )
+        raise ValueError(f"`window_overlap` must be whole, 0 to {max_length // 2}, half a window, got {overlap}.")
     return overlap
 
 

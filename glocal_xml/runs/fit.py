@@ -27,9 +27,7 @@ _ARGUMENTS = (ModelArguments, DataArguments, XMTCTrainingArguments)
 # Small sets are trained for more epochs: about this many texts are read in all.
 _TEXTS_READ = 8000
 _MOST_EPOCHS, _LEAST_EPOCHS = 20, 2
-_NO_MULTI_HOT = (
-    "of a multi-hot matrix give the names of the ones, `[[names[i] for i in row.nonzero()[0]] for row in matrix]`"
-)
+_NO_MULTI_HOT = "of a multi-hot matrix, give the names of its ones for each text"
 
 
 def fit(
@@ -130,13 +128,9 @@ def _rows(texts: Iterable[str], labels: Iterable[Iterable[str]]) -> Dataset:
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise ValueError(f"`labels[{number}]` is {names!r}; give a list, such as [{names!r}], of its labels.")
     strings = [[_name(label, number) for label in row] for number, row in enumerate(labels)]
-    if (
-        strings
-        and len(strings[0]) > 2
-        and {*map(len, strings)} == {len(strings[0])}
-        and {*chain(*strings)} == {"0", "1"}
-    ):
-        raise ValueError(f"`labels` are {len(strings[0])} numbers for each text, all of them 0 or 1; {_NO_MULTI_HOT}.")
+    sizes = {len(row) for row in strings}
+    if len(sizes) == 1 and min(sizes) > 2 and set(chain(*strings)) == {"0", "1"}:
+        raise ValueError(f"`labels` are {min(sizes)} numbers for each text, all of them 0 or 1; {_NO_MULTI_HOT}.")
     if not any(strings):
         raise ValueError(f"None of the {len(texts)} texts has a label; give each the names of its labels.")
     return Dataset.from_dict({"text": [readable_text(text) for text in texts], "labels": strings})

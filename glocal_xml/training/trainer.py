@@ -62,7 +62,7 @@ class XMTCTrainer(Trainer):
         if kwargs.pop("compute_metrics", None) is not None:
             raise ValueError(
                 "`XMTCTrainer` has metrics of its own, at `args.metrics_at`, and never holds scores of all labels: "
-                "leave `compute_metrics` out, or use Transformers' `Trainer` with `data_collator=XMTCCollator(tokenizer)`."
+                "leave `compute_metrics` out, or use Transformers' `Trainer` with an `XMTCCollator`."
             )
         self.label_space, self.windows, self.time_budget = label_space, windows, time_budget
         if windows is not None:

@@ -305,7 +305,7 @@ MISTAKES = {
     "no labels": ({"candidate_labels": []}, "list of label names"),
     "unknown windows": ({"windows": "sum"}, "max, mean"),
     "overlap of a window": ({"windows": "max", "window_overlap": 33}, "0 to 32"),
-    "overlap as a share": ({"windows": "max", "window_overlap": 0.25}, "whole number in 0 to 32"),
+    "overlap as a share": ({"windows": "max", "window_overlap": 0.25}, "whole, 0 to 32"),
     "top_k that is true": ({"top_k": True}, "`top_k`"),
     "unknown option": ({"max_length": 8}, "Unknown options max_length: there are top_k"),
 }
