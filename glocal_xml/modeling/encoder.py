@@ -240,26 +240,32 @@ def position_limit(encoder: nn.Module) -> int | None:
     return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
 
 
-def _check_batch(
-    encoder: nn.Module, input_ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_labels: int
-) -> tuple[Tensor, Tensor | None]:
-    """Checks a batch; returns the mask, all ones where none is given, and label ids, each once in a text."""
+def checked_mask(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Checks token ids and their mask; returns the mask, all ones where none is given."""
     shape, dtype = tuple(getattr(input_ids, "shape", ())), getattr(input_ids, "dtype", None)
     if dtype not in (torch.int64, torch.int32) or len(shape) != 2 or input_ids.numel() == 0:
         raise ValueError(
             "`input_ids` must hold token ids as integers, of the shape (texts, tokens) each at least 1, got "
             f"{dtype} of the shape {shape}; skip empty batches."
         )
+    attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    if getattr(attention_mask, "shape", None) != shape:
+        found = tuple(getattr(attention_mask, "shape", ()))
+        raise ValueError(f"`attention_mask` must be a tensor of the shape {shape} of `input_ids`, got {found}.")
+    return attention_mask
+
+
+def _check_batch(
+    encoder: nn.Module, input_ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_labels: int
+) -> tuple[Tensor, Tensor | None]:
+    """Checks a batch; returns the mask, all ones where none is given, and label ids, each once in a text."""
+    attention_mask, shape = checked_mask(input_ids, attention_mask), tuple(input_ids.shape)
     max_tokens = position_limit(encoder)
     if max_tokens is not None and shape[1] > max_tokens:
         raise ValueError(
             f"The texts have {shape[1]} tokens, but the encoder has positions for {max_tokens}; tokenise with "
             "`truncation=True` and a `max_length` of at most that."
         )
-    attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-    if getattr(attention_mask, "shape", None) != shape:
-        found = tuple(getattr(attention_mask, "shape", ()))
-        raise ValueError(f"`attention_mask` must be a tensor of the shape {shape} of `input_ids`, got {found}.")
     if labels is not None:
         kind = getattr(labels, "dtype", type(labels).__name__)
         if kind not in (torch.int64, torch.int32, torch.int16, torch.uint8):

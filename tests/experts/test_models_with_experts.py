@@ -142,6 +142,12 @@ def test_experts_do_not_count_tokens_that_came_later(case, tmp_path):
     assert model.predict_top_k(**new).top_k_ids.shape == (8, 5)
 
 
+@pytest.mark.parametrize("ids", [torch.ones(1, 3), torch.tensor([5, 6]), [[5]], torch.zeros(0, 3, dtype=torch.long)])
+def test_bad_token_ids_are_refused_without_an_encoder_too(ids):
+    with pytest.raises(ValueError, match="`input_ids` must hold token ids as integers"):
+        make_model(TEXT_EXPERTS)(ids)
+
+
 def test_training_does_not_see_the_experts():
     model, bare = make_model("glocal_xml"), make_model("glocal_xml", experts=(), blend=False)
     batch = {**make_inputs(), "labels": torch.tensor([[1, 2]] * 8)}
