@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,8 +50,23 @@ class XMTCCollator:
     @staticmethod
     def padded_ids(rows: Sequence[Sequence[int]]) -> torch.Tensor:
         """Ids of each text as one tensor, padded by -100."""
-        width = max(1, max(len(ids) for ids in rows))
+        lists = [_whole_numbers(ids) for ids in rows]
+        width = max(1, max(len(ids) for ids in lists))
         padded = torch.full((len(rows), width), _NO_LABEL, dtype=torch.int64)
-        for row, ids in zip(padded, rows, strict=True):
-            row[: len(ids)] = torch.as_tensor(ids, dtype=torch.int64)
+        for row, ids in zip(padded, lists, strict=True):
+            row[: len(ids)] = ids
         return padded
+
+
+def _whole_numbers(ids: Any) -> torch.Tensor:
+    """The ids of a text; not numbers with a fraction, which a multi-hot row is made of."""
+    try:
+        found = torch.as_tensor(sorted(ids) if isinstance(ids, set | frozenset) else ids)
+    except (TypeError, ValueError, RuntimeError):
+        found = torch.empty(0, 0)
+    if found.dim() != 1 or (len(found) and (found.is_floating_point() or found.dtype == torch.bool)):
+        raise ValueError(
+            f"a row has the ids {shortened(ids)}; give a list of whole numbers: `LabelSpace.encode` makes them of "
+            "names, and of a multi-hot row they are the places of its ones"
+        )
+    return found

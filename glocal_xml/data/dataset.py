@@ -76,6 +76,8 @@ def _check_request(
     label_names: list[str] | None,
     reader_options: dict[str, Any],
 ) -> None:
+    if not isinstance(files, Mapping):
+        raise ValueError(f'files is a {type(files).__name__}; give its parts by name, such as {{"train": …}}')
     if not files or not set(files) <= set(_PARTS):
         raise ValueError(
             f"files has the parts {sorted(files)}, allowed are {list(_PARTS)}; rename or remove the others"
@@ -98,6 +100,11 @@ def _check_request(
 def _source(
     name: str, source: Any, streaming: bool, bad_rows: str, options: dict[str, Any]
 ) -> FileSource | LoadedSource:
+    if not isinstance(source, (str, os.PathLike, Dataset, IterableDataset)):
+        raise ValueError(
+            f"the {name} part is a {type(source).__name__}; give a file or a dataset: `Dataset.from_pandas` and "
+            "`Dataset.from_list` make one of tables and lists"
+        )
     if not isinstance(source, (Dataset, IterableDataset)):
         return FileSource(name, Path(source), streaming, bad_rows, options)
     if isinstance(source, IterableDataset) and not streaming:

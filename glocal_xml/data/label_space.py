@@ -62,8 +62,9 @@ class LabelSpace:
         num_texts = 0
         for labels in label_lists:
             num_texts += 1
-            times.update(set(labels))
+            times.update(set(_checked_list(labels)))
         if names is None:
+            _check_names(list(times))
             names = sorted(times)
         outside = times.keys() - set(names)
         if outside:
@@ -89,7 +90,7 @@ class LabelSpace:
     def encode(self, labels: Iterable[str]) -> list[int]:
         """Returns the ids of the labels, ascending and unique; those of unseen labels are >= `num_labels`."""
         try:
-            return sorted({self._ids[label] for label in labels})
+            return sorted({self._ids[label] for label in _checked_list(labels)})
         except KeyError as error:
             raise ValueError(
                 f"label {error.args[0]!r} is not among the {len(self._ids)} labels known; "
@@ -139,7 +140,7 @@ class LabelSpace:
         """Writes `labels.txt` (line i is label i) and `label_counts.json`; unseen labels are not kept."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        counts = {"num_texts": self.num_texts, "counts": [int(count) for count in self.counts]}
+        counts = {"num_texts": int(self.num_texts), "counts": [int(count) for count in self.counts]}
         write_atomically(folder / _NAMES_FILE, "".join(f"{name}\n" for name in self.names))
         write_atomically(folder / _COUNTS_FILE, json.dumps(counts) + "\n")
 
@@ -174,7 +175,17 @@ def _from_json(fields: str) -> LabelSpace:
     return LabelSpace(*json.loads(fields))
 
 
+def _checked_list(labels: Iterable[str]) -> Iterable[str]:
+    # Its letters would be taken for labels.
+    if isinstance(labels, str) or not isinstance(labels, Iterable):
+        raise ValueError(f"the labels of a text are {labels!r}; give a list of names, such as [{labels!r}]")
+    return labels
+
+
 def _check_names(names: list[str]) -> None:
+    bad = [name for name in names if not isinstance(name, str)]
+    if bad:
+        raise ValueError(f"label name {bad[0]!r} is no string; turn it into one")
     bad = [name for name in names if not name or "\n" in name or "\r" in name]
     if bad:
         raise ValueError(f"label name {bad[0]!r} is empty or has a line break; labels.txt keeps one name per line")

@@ -76,6 +76,10 @@ def _clean_labels(labels: Any, delimiter: str) -> list[str]:
         labels = labels.split(delimiter)
     if not isinstance(labels, list):
         raise RowProblem("wrong type", f"for the labels: {shortened(labels)}", "give a list of strings")
+    if len(labels) > 2 and all(label in (0, 1) for label in labels):
+        raise RowProblem(
+            "multi-hot labels", f": {shortened(labels)}", "give the names of those that are 1, or their numbers"
+        )
     names = dict.fromkeys(_clean_label(label) for label in labels)
     names.pop("", None)
     return list(names)

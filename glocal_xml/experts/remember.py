@@ -32,6 +32,8 @@ def remember(
     Returns:
         The label space with these texts counted.
     """
+    if isinstance(texts, str) or len(texts) != len(labels) or any(isinstance(names, str) for names in labels):
+        raise ValueError("`texts` must be a list of texts, and `labels` a list of names for each of them.")
     ids = [label_space.encode(names) for names in labels]
     rows = whole_text_ids(texts, tokenizer)
     first = 1 + max([-1, *(n for memory in memories_of(model).values() for n in memory.text_numbers.tolist())])

@@ -69,6 +69,10 @@ def explain(
     """
     if model.label_names is None:
         raise ValueError("The model has no label names; give them with `model.set_label_names`.")
+    if not isinstance(text, str):
+        raise ValueError(f"`text` must be one string, got {type(text).__name__}: explain texts one by one.")
+    if labels is not None:
+        labels = [labels] if isinstance(labels, str) else list(labels)
     if num_words < 0:
         raise ValueError(f"`num_words` must be at least 0, got {num_words}.")
     if len(labels) > MOST_LABELS if labels is not None else not 1 <= top_k <= MOST_LABELS:

@@ -65,7 +65,8 @@ def check_sizes(
         if name in shapes and shapes[name] != list(tensor.shape):
             raise ValueError(
                 f"config.json and the weights do not belong together: {name} has the shape {shapes[name]} in "
-                f"{SAFE_WEIGHTS_NAME}, and config.json makes it {list(tensor.shape)}"
+                f"{SAFE_WEIGHTS_NAME}, and config.json makes it {list(tensor.shape)}; where another `num_labels` is "
+                "meant, `ignore_mismatched_sizes=True` makes new heads"
             )
     wanted, saved = sum(tensor.numel() for tensor in planned.values()), sum(map(prod, shapes.values()))
     if wanted > 2 * saved + _FURTHER_NUMBERS:
@@ -202,6 +203,11 @@ def check_loaded_model(
     """
     check_finite(model)
     if options.get("ignore_mismatched_sizes"):
+        if model.is_blended and any(not name.startswith("encoder.") for name, *_ in report["mismatched_keys"]):
+            raise ValueError(
+                "experts and blend of this model were fitted for other labels: pass `lexical=None, memory=None, "
+                "dense=None, blend=None` too, to train the rest of it, or fit a new model"
+            )
         # Names of other labels are of no use.
         return names if names is not None and len(names) == model.config.num_labels else None
     if names is None and model.config.has_label_names:

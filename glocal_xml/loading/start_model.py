@@ -83,7 +83,10 @@ def start_model(
     model = family(config, encoder=encoder)
     model.encoder.config = config.encoder
     model.set_label_names(label_names)
-    if getattr(encoder, "hf_quantizer", None) is not None:
+    if getattr(encoder, "hf_quantizer", None) is None:
+        # Heads compute with what the encoder gives.
+        model.to(encoder.dtype)
+    else:
         # Loading would take its packed weights for plain ones.
         model.save_pretrained = _refuse_to_save
     return model

@@ -92,7 +92,7 @@ def xmtc_metrics(
     top_k_ids: ArrayLike,
     true_labels: ArrayLike | Iterable[Sequence[int]],
     *,
-    ks: Sequence[int] = (1, 3, 5),
+    ks: Sequence[int] | int = (1, 3, 5),
     inverse_propensities: ArrayLike | None = None,
     bands: Mapping[str, ArrayLike] | None = None,
     num_labels: int | None = None,
@@ -109,6 +109,7 @@ def xmtc_metrics(
         num_labels: Size of the label space, the denominator of the macro averages over all labels. By default the
             number of `inverse_propensities` or one more than the highest id seen, bands included.
     """
+    ks = (ks,) if isinstance(ks, int) else ks
     if len(ks) == 0:
         raise ValueError("ks is empty: give at least one rank, such as (1, 3, 5).")
     band_ids = {name: label_id_set(ids, f"bands[{name!r}]") for name, ids in (bands or {}).items()}

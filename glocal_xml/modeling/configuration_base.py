@@ -1,6 +1,7 @@
 """Fields that the configurations of the families share."""
 
 import os
+from collections import Counter
 from dataclasses import field
 from math import isfinite
 from typing import Any, ClassVar, Literal
@@ -88,8 +89,7 @@ class XMTCConfig(PreTrainedConfig):
                 "The `calibration` (temperature) of this model is ignored: `glocal-xml calibrate MODEL FILE` fits a "
                 "blend in its place, with a threshold."
             )
-        if (names := vars(self).get("id2label")) is not None and len(names) != self.num_labels:
-            raise ValueError(f"`id2label` names {len(names)} labels: pass `num_labels={len(names)}` with it.")
+        self.check_number_of_names(vars(self).get("id2label"))
         super().__post_init__(**kwargs)
         if self.document_pooling is None and self.encoder is not None:
             # An LSTM has no token that stands for the text.
@@ -108,14 +108,22 @@ class XMTCConfig(PreTrainedConfig):
             encoder = config_dict.get("encoder") or {}
             pooling = {"document_pooling": "last" if encoder.get("model_type") == "xlnet" else "first"}
             config_dict = (pooling if encoder else {}) | cls.fields_of_old_files | config_dict
-        return super().from_dict(config_dict, **kwargs)
+        found = super().from_dict(config_dict, **kwargs)
+        config = found[0] if isinstance(found, tuple) else found
+        config.check_number_of_names(kwargs.get("id2label"))
+        if config.has_label_names and config.given_label_names is None:
+            # They are read when they are asked for.
+            config.id2label = None
+        return found
+
+    def check_number_of_names(self, names: dict[int, str] | None) -> None:
+        """Refuses names of other labels."""
+        if names is not None and len(names) != self.num_labels:
+            raise ValueError(f"`id2label` names {len(names)} labels: pass `num_labels={len(names)}` with it.")
 
     def to_dict(self) -> dict[str, Any]:
         """All fields but the names of the labels, which are kept in `labels.txt`."""
-        fields_of_config = super().to_dict()
-        for name in ("id2label", "label2id"):
-            fields_of_config.pop(name, None)
-        return fields_of_config
+        return {name: value for name, value in super().to_dict().items() if name not in ("id2label", "label2id")}
 
     # Other libraries ask the whole model.
     hidden_size, num_hidden_layers, num_attention_heads, vocab_size = map(
@@ -132,11 +140,20 @@ class XMTCConfig(PreTrainedConfig):
         """Names by id, for Transformers' own pipeline; `None` for so many labels that it has no logits to name."""
         names = vars(self).get("id2label")
         if (names is None or len(names) != self.num_labels) and self.num_labels <= self.max_logits_labels:
-            names = vars(self)["id2label"] = {i: f"LABEL_{i}" for i in range(self.num_labels)}
+            place = {"revision": getattr(self, "_commit_hash", None)}
+            kept = find_label_names(self.name_or_path, **place) if self.has_label_names and self.name_or_path else None
+            if kept is None or len(kept) != self.num_labels:
+                kept = [f"LABEL_{i}" for i in range(self.num_labels)]
+            names = vars(self)["id2label"] = dict(enumerate(kept))
         return names if self.num_labels <= self.max_logits_labels else None
 
     @id2label.setter
     def id2label(self, names: dict[int, str] | None) -> None:
+        if names is not None:
+            # In JSON ids are strings, of which 10 comes before 2.
+            names = {int(i): name for i, name in (names.items() if isinstance(names, dict) else enumerate(names))}
+            if sorted(names) != list(range(len(names))):
+                raise ValueError(f"`id2label` must name the ids 0 to {len(names) - 1}, got {sorted(names)[:5]} ….")
         vars(self)["id2label"] = names
 
     label2id = property(lambda self: self.id2label and {name: i for i, name in self.id2label.items()}, lambda *_: None)
@@ -149,13 +166,23 @@ class XMTCConfig(PreTrainedConfig):
 
     def name_labels(self, names: list[str] | None) -> list[str] | None:
         """Checks, takes over and returns names of all labels, or none."""
-        if names is not None and len(names) != self.num_labels:
+        if names is None:
+            self.has_label_names, self.id2label = False, None
+            return None
+        if isinstance(names, str | set | frozenset):
+            raise ValueError(f"Label names must be a list, in the order of ids, got a {type(names).__name__}.")
+        names = list(names)
+        if len(names) != self.num_labels:
             raise ValueError(f"{LABELS_FILE}: {len(names)} label names for a model of {self.num_labels} labels.")
-        if broken := next((name for name in names or () if "\n" in name or "\r" in name), None):
-            raise ValueError(f"The label name {broken!r} contains a line break; {LABELS_FILE} holds one per line.")
-        self.has_label_names = names is not None
-        self.id2label = None if names is None or len(names) > self.max_logits_labels else dict(enumerate(names))
-        return None if names is None else list(names)
+        for name in names:
+            if not isinstance(name, str) or "\n" in name or "\r" in name:
+                raise ValueError(f"The label name {name!r} must be a string without line breaks, for {LABELS_FILE}.")
+        if len(set(names)) != len(names):
+            twice = Counter(names).most_common(1)[0][0]
+            raise ValueError(f"The label name {twice!r} is there twice: give every label a name of its own.")
+        self.has_label_names = True
+        self.id2label = None if len(names) > self.max_logits_labels else dict(enumerate(names))
+        return names
 
     def tell_of_missing_logits(self, asked: bool | None) -> None:
         """Says what to do where nobody has said whether logits of all labels are wanted: other tools need them."""

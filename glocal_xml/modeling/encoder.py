@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 PADDING_LABEL = -100
+_NO_MULTI_HOT = "turn a multi-hot matrix into lists of the ids that are 1 (`XMTCCollator` pads them)"
 
 
 @dataclass
@@ -216,13 +217,14 @@ def present(code: Any, name: str) -> Any:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switches dropout off for a while."""
-    was_training = model.training
+    """Switches dropout off for a while; then each part is as it was, since a frozen encoder may not train."""
+    training = [part for part in model.modules() if part.training]
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for part in training:
+            part.training = True
 
 
 def position_limit(encoder: nn.Module) -> int | None:
@@ -238,40 +240,47 @@ def position_limit(encoder: nn.Module) -> int | None:
     return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
 
 
-def _check_batch(
-    encoder: nn.Module, input_ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_labels: int
-) -> tuple[Tensor, Tensor | None]:
-    """Checks a batch; returns the mask, all ones where none is given, and label ids, each once in a text."""
+def checked_mask(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Checks token ids and their mask; returns the mask, all ones where none is given."""
     shape, dtype = tuple(getattr(input_ids, "shape", ())), getattr(input_ids, "dtype", None)
     if dtype not in (torch.int64, torch.int32) or len(shape) != 2 or input_ids.numel() == 0:
         raise ValueError(
             "`input_ids` must hold token ids as integers, of the shape (texts, tokens) each at least 1, got "
             f"{dtype} of the shape {shape}; skip empty batches."
         )
+    attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    if getattr(attention_mask, "shape", None) != shape:
+        found = tuple(getattr(attention_mask, "shape", ()))
+        raise ValueError(f"`attention_mask` must be a tensor of the shape {shape} of `input_ids`, got {found}.")
+    return attention_mask
+
+
+def _check_batch(
+    encoder: nn.Module, input_ids: Tensor, attention_mask: Tensor | None, labels: Tensor | None, num_labels: int
+) -> tuple[Tensor, Tensor | None]:
+    """Checks a batch; returns the mask, all ones where none is given, and label ids, each once in a text."""
+    attention_mask, shape = checked_mask(input_ids, attention_mask), tuple(input_ids.shape)
     max_tokens = position_limit(encoder)
     if max_tokens is not None and shape[1] > max_tokens:
         raise ValueError(
             f"The texts have {shape[1]} tokens, but the encoder has positions for {max_tokens}; tokenise with "
             "`truncation=True` and a `max_length` of at most that."
         )
-    attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-    if attention_mask.shape != shape:
-        raise ValueError(f"The shapes of `attention_mask` {tuple(attention_mask.shape)} and {shape} must be equal.")
     if labels is not None:
-        if labels.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
+        kind = getattr(labels, "dtype", type(labels).__name__)
+        if kind not in (torch.int64, torch.int32, torch.int16, torch.uint8):
             raise ValueError(
-                f"`labels` must hold label ids as integers, padded with {PADDING_LABEL}, got {labels.dtype}; turn a "
-                "multi-hot matrix into lists of the ids that are 1."
+                f"`labels` must be a tensor of label ids as integers, padded with {PADDING_LABEL}, got {kind}; "
+                f"{_NO_MULTI_HOT}."
             )
         if labels.dim() != 2 or len(labels) != shape[0]:
             raise ValueError(
                 f"`labels` must have the shape ({shape[0]} texts, most labels of a text), got {tuple(labels.shape)}."
             )
-        labels = each_once(labels.long())
     # An exported program cannot decide by what texts hold.
     if not torch.compiler.is_exporting():
         _check_values(attention_mask, labels, num_labels)
-    return attention_mask, labels
+    return attention_mask, None if labels is None else each_once(labels.long())
 
 
 def each_once(ids: Tensor) -> Tensor:
@@ -288,6 +297,9 @@ def _check_values(attention_mask: Tensor, labels: Tensor | None, num_labels: int
     facts = [empty.any(), empty.int().argmax()]
     if labels is not None and labels.numel():
         facts += [labels.max(), labels.masked_fill(labels == PADDING_LABEL, 0).min()]
+        if labels.shape[1] == num_labels > 2:
+            # As many zeros and ones as there are labels: no ids, of which each would be there once.
+            facts.append((labels.clamp(0, 1) == labels).all())
     no_token, text, *bounds = torch.stack([fact.long() for fact in facts]).tolist()
     if no_token:
         raise ValueError(f"Text {text} of the batch has no attended token; tokenise with special tokens.")
@@ -298,3 +310,5 @@ def _check_values(attention_mask: Tensor, labels: Tensor | None, num_labels: int
         )
     if bounds and bounds[1] < 0:
         raise ValueError(f"`labels` holds the id {bounds[1]}; ids start at 0 and padding is {PADDING_LABEL}.")
+    if bounds and bounds[-1] and len(bounds) > 2:
+        raise ValueError(f"`labels` holds {num_labels} numbers for each text, all of them 0 or 1; {_NO_MULTI_HOT}.")

@@ -210,10 +210,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
             for name, expert in self.text_experts().items():
                 experts[name] = expert(texts.document(max(self.layers)) if name == "dense" else ids)
             scores = present(self.blend_class, "`blend`")(scores, experts, self.config.blend, self.log_frequencies)
-        output = XMTCOutput(scores=scores if output_scores else None)
-        if loss_terms:
-            output.loss = sum(loss_terms.values())
-            output.loss_terms = {name: term.detach() for name, term in loss_terms.items()}
+        output = XMTCOutput(sum(loss_terms.values()) if loss_terms else None, scores=scores if output_scores else None)
         if not (output_scores or (self.training and loss_terms and not output_logits)):
             top_k = min(self.config.top_k if top_k is None else top_k, scores.num_labels)
             if top_k < 1:
@@ -229,7 +226,9 @@ class XMTCPreTrainedModel(PreTrainedModel):
                 best = scores.top_k(top_k)
             output.top_k_ids, output.branch_top_k_ids = best.ids, best.branch_ids
             output.top_k_scores = best.logits.sigmoid()
-        # Last, as in tuples of Transformers.
+        # Behind the logits, and last what is of layers, as in tuples of Transformers.
+        if loss_terms:
+            output.loss_terms = {name: term.detach() for name, term in loss_terms.items()}
         for name, layers in texts.recorded.items():
             output[name] = layers
         return output if (self.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
@@ -314,6 +313,7 @@ class XMTCPreTrainedModel(PreTrainedModel):
             os.makedirs(save_directory, exist_ok=True)
             if self._auto_class is not None:
                 self._save_code(save_directory)
+            self.set_label_names(self.config.given_label_names or self.label_names)
             if self.label_names is not None:
                 write_label_names(save_directory, self.label_names)
         return super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)

@@ -38,7 +38,7 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
         self.register_buffer("current_level", torch.tensor(0 if config.level_epochs else self.label_level))
         # What the buffer says, once it was asked: asking a device takes time.
         self._level: int | None = None
-        self.register_load_state_dict_post_hook(lambda model, _: setattr(model, "_level", None))
+        self.register_load_state_dict_post_hook(_ask_again)
         self.post_init()
         if encoder is not None:
             for level_encoder in self.level_encoders or ():
@@ -111,6 +111,11 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
                 with torch.no_grad(), evaluation_mode(encoder):
                     texts.append(encode_texts(encoder, self.layers, *inputs, num_labels, self.config.document_pooling))
         return texts
+
+
+def _ask_again(model: nn.Module, _: Any) -> None:
+    """Not a lambda, which cannot be pickled."""
+    model._level = None
 
 
 LightAttentionForMultiLabel.tree_class = LightAttentionWithLabelTree

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +68,7 @@ class MEXMLForMultiLabel(XMTCPreTrainedModel):
         self.register_buffer("diversity_active", torch.tensor(config.diversity_start_epoch == 0))
         # What the buffers say, once they were asked: asking a device takes time.
         self._diversity_is_on: bool | None = None
-        self.register_load_state_dict_post_hook(lambda model, _: setattr(model, "_diversity_is_on", None))
+        self.register_load_state_dict_post_hook(_ask_again)
         self.post_init()
 
     @torch.no_grad()
@@ -163,6 +164,11 @@ def collaborative_loss(experts: list[LabelScores], labels: Tensor) -> Tensor:
     linear = sum(scores.loss(texts, loss_pair) for scores in experts)
     # The value of the loss with the gradients of its linear form.
     return loss / (num_texts * num_labels) + (linear - linear.detach())
+
+
+def _ask_again(model: nn.Module, _: Any) -> None:
+    """Not a lambda, which cannot be pickled."""
+    model._diversity_is_on = None
 
 
 def bernoulli_kl(first: Tensor, second: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from .configuration_text_experts import TextExpertsConfig
-from .encoder import PADDING_LABEL
+from .encoder import PADDING_LABEL, checked_mask
 from .experts import Blend
 from .modeling_base import XMTCPreTrainedModel
 
@@ -47,6 +47,6 @@ class TextExpertsForMultiLabel(XMTCPreTrainedModel):
         """Arguments as in [`XMTCPreTrainedModel`]; labels are ignored, since there is no loss."""
         if not self.text_experts():
             raise ValueError("This model has no expert yet: call `glocal_xml.experts.fit_experts` first.")
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        mask = checked_mask(input_ids, attention_mask)
         texts = SimpleNamespace(token_ids=input_ids.masked_fill(mask.eq(0), PADDING_LABEL), recorded={})
         return self.answer(None, {}, texts, text_ids, **answering)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from transformers import Pipeline
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.pipelines.pt_utils import PipelineDataset, PipelineIterator
 
-from .encoder import position_limit
+from .encoder import evaluation_mode, position_limit
 from .text_windows import (
     WINDOW_SCORES,
     TextStarts,
@@ -50,6 +51,8 @@ class ExtremeMultiLabelPipeline(Pipeline):
     _load_video_processor = False
     _load_feature_extractor = False
     _load_tokenizer = True
+    # How often labels were met in training; set by `fit`.
+    label_space: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -59,6 +62,8 @@ class ExtremeMultiLabelPipeline(Pipeline):
                 "package (`glocal-xml train`), or one that was started with `from_encoder`."
             )
         self.model.eval()
+        # The configuration may have been given names since the model was made.
+        self.model.set_label_names(self.model.config.given_label_names or self.model.label_names)
 
     def __call__(self, inputs: str | Iterable[str], **options: Any) -> Any:
         """
@@ -81,12 +86,14 @@ class ExtremeMultiLabelPipeline(Pipeline):
             For a text a list of `{"label": name, "score": probability}`, best first, with `"branch_scores"` on
             request; for several texts as many such lists.
         """
-        if isinstance(inputs, Mapping):
-            raise ValueError(f"Give a text or a list of texts, not a mapping with the keys {list(inputs)[:5]}.")
+        # A table of pandas would be read as the names of its columns.
+        if isinstance(inputs, Mapping) or getattr(inputs, "ndim", 1) == 2:
+            keys = list(map(str, inputs))[:5]
+            raise ValueError(f"Give a text or a list of texts, not a mapping or a table with the keys {keys}.")
         if isinstance(inputs, Iterator):
             # The base class knows generators alone.
             inputs = (text for text in inputs)
-        elif not isinstance(inputs, str | Dataset) and isinstance(inputs, Iterable):
+        elif not isinstance(inputs, str | bytes | Dataset) and isinstance(inputs, Iterable):
             # Such as a tuple or a column of a dataset.
             inputs = list(inputs)
             if not inputs:
@@ -96,6 +103,8 @@ class ExtremeMultiLabelPipeline(Pipeline):
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Saves model, tokenizer and the code of this pipeline, so that `pipeline(model=...)` finds all of them."""
         super().save_pretrained(save_directory, **kwargs)
+        if self.label_space is not None:
+            self.label_space.save(save_directory)
         # A model that came as code beside its weights does not know where that of its pipeline is.
         self.model.config.custom_pipelines = self.config_entry()
         self.model.config.save_pretrained(save_directory)
@@ -122,9 +131,17 @@ class ExtremeMultiLabelPipeline(Pipeline):
         branch_scores: bool | None = None,
         windows: str | None = None,
         window_overlap: int | None = None,
+        **unknown: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        if top_k is not None and (not isinstance(top_k, int) or top_k < 1):
-            raise ValueError(f"`top_k` must be a whole number of at least 1, got {top_k!r}.")
+        if unknown:
+            raise ValueError(
+                f"Unknown options {', '.join(unknown)}: there are top_k, threshold, candidate_labels, branch_scores, "
+                "windows and window_overlap. Long texts are cut off unasked; `tokenizer.model_max_length` says where."
+            )
+        if top_k is not None:
+            if isinstance(top_k, bool) or not isinstance(top_k, Integral) or top_k < 1:
+                raise ValueError(f"`top_k` must be a whole number of at least 1, got {top_k!r}.")
+            top_k = int(top_k)
         if windows not in (None, *WINDOW_SCORES):
             raise ValueError(f"`windows` must be one of {', '.join(WINDOW_SCORES)}, or None, got {windows!r}.")
         if threshold == CALIBRATED:
@@ -134,7 +151,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
                     "give a number."
                 )
             threshold = self.model.config.blend["threshold"]
-        if threshold is not None and not (isinstance(threshold, int | float) and 0 <= threshold <= 1):
+        if threshold is not None and not (isinstance(threshold, Real) and 0 <= threshold <= 1):
             raise ValueError(f"`threshold` must lie in 0 to 1, or be {CALIBRATED!r}, got {threshold!r}.")
         candidate_ids = None if candidate_labels is None else self._label_ids(candidate_labels)
         stages = (
@@ -154,6 +171,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
 
     def _label_ids(self, names: list[str]) -> list[int]:
         """The ids of labels that are given by name."""
+        names = names if isinstance(names, str) else list(names)
         if isinstance(names, str) or not names:
             raise ValueError(f"`candidate_labels` must be a list of label names with some in it, got {names!r}.")
         ids = self._ids_by_name()
@@ -224,6 +242,11 @@ class ExtremeMultiLabelPipeline(Pipeline):
     def get_inference_context(self) -> Any:
         # FSDP, which adds this method, counts versions of weights, which inference mode does not.
         return torch.no_grad if hasattr(self.model, "reshard") else torch.inference_mode
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        # Between two epochs a model that is trained further may be in training mode.
+        with evaluation_mode(self.model):
+            return super().forward(*args, **options)
 
     def _forward(
         self,

@@ -93,8 +93,8 @@ class TextStarts:
 def checked_overlap(overlap: int | None, max_length: int) -> int:
     """How many tokens windows share: a quarter of one where it was left open; not more than half."""
     overlap = max_length // 4 if overlap is None else overlap
-    if not 0 <= overlap <= max_length // 2:
-        raise ValueError(f"`window_overlap` must lie in 0 to {max_length // 2}, half a window, got {overlap}.")
+    if not isinstance(overlap, int) or not 0 <= overlap <= max_length // 2:
+        raise ValueError(f"`window_overlap` must be whole, 0 to {max_length // 2}, half a window, got {overlap}.")
     return overlap
 
 

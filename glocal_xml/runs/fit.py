@@ -1,15 +1,22 @@
 """From texts and labels in memory to a pipeline that labels other texts, in one call."""
 
 import math
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
+from itertools import chain
+from numbers import Integral
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import torch
 from datasets import Dataset
 from transformers import HfArgumentParser, pipeline
 
 from glocal_xml.arguments import NO_ENCODER
+from glocal_xml.data import LabelSpace
 from glocal_xml.modeling import TASK, ExtremeMultiLabelPipeline
 from glocal_xml.modeling.text_windows import readable_text
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
@@ -20,6 +27,7 @@ _ARGUMENTS = (ModelArguments, DataArguments, XMTCTrainingArguments)
 # Small sets are trained for more epochs: about this many texts are read in all.
 _TEXTS_READ = 8000
 _MOST_EPOCHS, _LEAST_EPOCHS = 20, 2
+_NO_MULTI_HOT = "of a multi-hot matrix, give the names of its ones for each text"
 
 
 def fit(
@@ -77,21 +85,40 @@ def fit(
         "save_strategy": "no",
         **options,
     }
+    if isinstance(options.get("experts"), str):
+        settings["experts"] = [options["experts"]]
     if options.get("model") is not None:
         # A trained model brings its encoder, and keeps its configuration.
         settings["encoder"] = None
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, _own_random_numbers():
         settings["output_dir"] = output_dir or folder
         model_args, data_args, args = HfArgumentParser(_ARGUMENTS).parse_dict(settings)
         quieten(args)
         run(model_args, data_args, args, rows)
-        return pipeline(TASK, model=args.output_dir)
+        tagger = pipeline(TASK, model=args.output_dir)
+        # Saved with the model, which can then be evaluated, edited and trained further.
+        tagger.label_space = LabelSpace.load(args.output_dir)
+        return tagger
+
+
+@contextmanager
+def _own_random_numbers() -> Iterator[None]:
+    """A run seeds all random numbers; those of the caller go on as if there had been none."""
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
 
 
 def _rows(texts: Iterable[str], labels: Iterable[Iterable[str]]) -> Dataset:
     """Texts with their labels, checked for slips that would train another model than is meant."""
-    if isinstance(texts, str) or isinstance(labels, str):
-        raise ValueError("`texts` and `labels` must be lists, got one string; give `[text]` and `[[label, …]]`.")
+    for given in (texts, labels):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            what = "one string" if isinstance(given, str) else repr(given)
+            raise ValueError(f"`texts` and `labels` must be lists, got {what}; give `[text]` and `[[label, …]]`.")
     texts, labels = list(texts), list(labels)
     if len(texts) != len(labels):
         raise ValueError(f"{len(texts)} texts, but {len(labels)} lists of labels; give one list for each text.")
@@ -100,7 +127,22 @@ def _rows(texts: Iterable[str], labels: Iterable[Iterable[str]]) -> Dataset:
             raise ValueError(f"`texts[{number}]` is {text!r}; a text must be a string.")
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise ValueError(f"`labels[{number}]` is {names!r}; give a list, such as [{names!r}], of its labels.")
-    strings = [[name if isinstance(name, str) else str(name) for name in row] for row in labels]
+    strings = [[_name(label, number) for label in row] for number, row in enumerate(labels)]
+    sizes = {len(row) for row in strings}
+    if len(sizes) == 1 and min(sizes) > 2 and set(chain(*strings)) == {"0", "1"}:
+        raise ValueError(f"`labels` are {min(sizes)} numbers for each text, all of them 0 or 1; {_NO_MULTI_HOT}.")
     if not any(strings):
         raise ValueError(f"None of the {len(texts)} texts has a label; give each the names of its labels.")
     return Dataset.from_dict({"text": [readable_text(text) for text in texts], "labels": strings})
+
+
+def _name(label: Any, number: int) -> str:
+    """The name of a label: numbers are names too, but what stands for a missing value is not."""
+    if isinstance(label, str):
+        return label
+    if not isinstance(label, Integral) or isinstance(label, bool):
+        raise ValueError(
+            f"`labels[{number}]` holds {label!r}; a label must be a string or a whole number. Leave missing values "
+            f"out; {_NO_MULTI_HOT}."
+        )
+    return str(int(label))

@@ -28,7 +28,7 @@ from glocal_xml.modeling import (
 from glocal_xml.pretrained import minilm_path
 from glocal_xml.trained_model import plain_model_errors, trained_config, trained_tokenizer
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
-from glocal_xml.training.rankings import FINAL, branch_metrics
+from glocal_xml.training.rankings import FINAL, branch_metrics, settle_ranks
 
 from .experts import held_out_texts
 from .word_encoder import WORD_ENCODER, check_word_options, make_word_tokenizer
@@ -262,14 +262,6 @@ def follow_validation(args: XMTCTrainingArguments, has_validation: bool) -> None
             "`early_stopping_patience` needs validation texts (`--validation_file` or `--validation_size`) and a "
             "`save_strategy` other than no."
         )
-
-
-def settle_ranks(args: XMTCTrainingArguments, label_space: LabelSpace) -> None:
-    """Drops ranks beyond the number of labels."""
-    too_deep = [k for k in args.metrics_at if k > label_space.num_labels]
-    if too_deep:
-        args.metrics_at = [k for k in args.metrics_at if k not in too_deep] or [label_space.num_labels]
-        logger.warning("No metrics at %s: there are only %d labels.", too_deep, label_space.num_labels)
 
 
 def settle_metrics(args: XMTCTrainingArguments, model: XMTCPreTrainedModel, label_space: LabelSpace) -> None:

@@ -1,5 +1,7 @@
 """Rankings of a model, and all their metrics; the same everywhere in a run."""
 
+import logging
+
 import numpy as np
 import torch
 
@@ -9,8 +11,17 @@ from glocal_xml.modeling import XMTCOutput, XMTCPreTrainedModel
 
 from .arguments import XMTCTrainingArguments
 
+logger = logging.getLogger(__name__)
 # The final ranking among those of the branches.
 FINAL = "final"
+
+
+def settle_ranks(args: XMTCTrainingArguments, label_space: LabelSpace) -> None:
+    """Drops ranks beyond the number of labels."""
+    too_deep = [k for k in args.metrics_at if k > label_space.num_labels]
+    if too_deep:
+        args.metrics_at = [k for k in args.metrics_at if k not in too_deep] or [label_space.num_labels]
+        logger.warning("No metrics at %s: there are only %d labels.", too_deep, label_space.num_labels)
 
 
 def final_name(model: XMTCPreTrainedModel) -> str:

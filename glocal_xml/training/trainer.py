@@ -27,7 +27,7 @@ from .collapse import CollapseWatch
 from .gradient_clipping import clip_gradients
 from .optimizer import create_optimizer
 from .processes import check_processes
-from .rankings import FINAL, branch_metrics, final_name, rankings
+from .rankings import FINAL, branch_metrics, final_name, rankings, settle_ranks
 from .time_budget import TimeBudget
 from .trainer_card import results_of_trainer
 from .whole_checkpoints import check_loss, write_manifest
@@ -57,6 +57,13 @@ class XMTCTrainer(Trainer):
         time_budget: TimeBudget | None = None,
         **kwargs: Any,
     ):
+        if args is not None and not isinstance(args, XMTCTrainingArguments):
+            raise ValueError(f"`args` must be `XMTCTrainingArguments`, got `{type(args).__name__}`.")
+        if kwargs.pop("compute_metrics", None) is not None:
+            raise ValueError(
+                "`XMTCTrainer` has metrics of its own, at `args.metrics_at`, and never holds scores of all labels: "
+                "leave `compute_metrics` out, or use Transformers' `Trainer` with an `XMTCCollator`."
+            )
         self.label_space, self.windows, self.time_budget = label_space, windows, time_budget
         if windows is not None:
             # No argument of a model is called so, and Trainer would drop them.
@@ -64,8 +71,12 @@ class XMTCTrainer(Trainer):
         # With `model_init` there is none yet.
         if kwargs.get("model") is not None:
             self._take_model(kwargs["model"], args)
-        collator = XMTCCollator if windows is None else WindowCollator
-        kwargs.setdefault("data_collator", collator(kwargs["processing_class"]))
+        settle_ranks(args, label_space)
+        if kwargs.get("data_collator") is None:
+            if kwargs.get("processing_class") is None:
+                raise ValueError("`processing_class`, the tokenizer, is missing: pass it, or a `data_collator`.")
+            collator = XMTCCollator if windows is None else WindowCollator
+            kwargs["data_collator"] = collator(kwargs["processing_class"])
         super().__init__(args=args, compute_metrics=self._metrics, **kwargs)
         # These two print all metrics of all branches and bands as one dictionary.
         self.remove_callback(ProgressCallback)
@@ -97,6 +108,14 @@ class XMTCTrainer(Trainer):
         check_processes(model.config, args.world_size)
         # Without what PEFT puts around it.
         own = model.get_base_model() if hasattr(model, "get_base_model") else model
+        names, known = self.label_space.names, own.label_names
+        if own.config.num_labels != len(names) or (known is not None and known != names):
+            # It is saved beside the weights, whose labels would have wrong names.
+            raise ValueError(
+                f"`label_space` has the {len(names)} labels {names[:3]} …, the model {own.config.num_labels}"
+                f"{'' if known is None else f', {known[:3]} …'}: pass `label_names=label_space.names` to "
+                "`from_encoder`, or `LabelSpace.load` of the folder of the model."
+            )
         self.collapse_watch = CollapseWatch(self.label_space, args, own)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from transformers import BertTokenizer
@@ -53,3 +54,14 @@ def test_rows_that_make_no_batch(tokenizer):
         collator([])
     with pytest.raises(ValueError, match="1 of 2 rows have labels"):
         collator([ROWS[0], {"input_ids": [2, 3]}])
+
+
+@pytest.mark.parametrize("ids", [np.array([0, 2, 9]), torch.tensor([0, 2, 9]), (0, 2, 9), {9, 0, 2}])
+def test_labels_may_be_any_ids(tokenizer, ids):
+    assert XMTCCollator(tokenizer)([{**ROWS[1], "labels": ids}])["labels"].tolist() == [[0, 2, 9]]
+
+
+@pytest.mark.parametrize("ids", [[0.0, 1.0, 1.0], [True, False], np.array([1.0]), 3, None, "12", ["a"], [[1, 2]]])
+def test_labels_that_are_no_ids_are_refused(tokenizer, ids):
+    with pytest.raises(ValueError, match="give a list of whole numbers"):
+        XMTCCollator(tokenizer)([{**ROWS[1], "labels": ids}])

@@ -146,6 +146,8 @@ def test_wrong_requests(files, tmp_path):
     for arguments, options, message in [
         ({"dev": files["test"]}, {}, r"parts \['dev'\], allowed are"),
         ({}, {}, "allowed are"),
+        (Dataset.from_list(TRAIN), {}, "files is a Dataset; give its parts by name"),
+        ({"train": TRAIN}, {}, "the train part is a list; give a file or a dataset"),
         ({"test": files["test"]}, {}, "neither a train part nor a label_space"),
         (files, {"label_names": ["a"], "label_space": LabelSpace(["a"], [1], 1)}, "both given"),
         (files, {"label_column": "x"}, r"unknown options \['label_column'\]"),

@@ -121,6 +121,7 @@ def test_load_refuses_files_of_different_runs(tmp_path):
         ((["a"], [2], 1), "between 0 and num_texts"),
         ((["a", "a"], [1, 1], 1), "'a' occurs 2 times"),
         ((["a"], [1], 1, ["a"]), "'a' occurs 2 times"),
+        (([1], [1], 1), "label name 1 is no string"),
         (([""], [1], 1), "empty or has a line break"),
         ((["a\rb"], [1], 1), "empty or has a line break"),
     ],
@@ -128,6 +129,13 @@ def test_load_refuses_files_of_different_runs(tmp_path):
 def test_wrong_label_spaces(arguments, message):
     with pytest.raises(ValueError, match=message):
         LabelSpace(*arguments)
+
+
+@pytest.mark.parametrize("labels", ["a,b", None, 3])
+def test_the_labels_of_a_text_are_a_list(labels):
+    for take in (lambda: LabelSpace.from_label_lists([labels]), lambda: LabelSpace(["a"], [1], 1).encode(labels)):
+        with pytest.raises(ValueError, match="give a list of names"):
+            take()
 
 
 def test_unknown_labels_and_ids():

@@ -97,6 +97,7 @@ CORRUPTIONS = {
     "bool label": b'{"text": "x", "labels": [true]}',
     "float label": b'{"text": "x", "labels": [1.5]}',
     "nested label": b'{"text": "x", "labels": [["a"]]}',
+    "multi-hot labels": b'{"text": "x", "labels": [0, 1, 0, 1]}',
     "null labels": b'{"text": "x", "labels": null}',
     "empty text": b'{"text": " \\u2028", "labels": ["a"]}',
     "no labels": b'{"text": "x", "labels": ["", " "]}',

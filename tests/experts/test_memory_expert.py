@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_experts import dense_table, plain_votes
 
-from glocal_xml.experts import add_to_memory, fit_memory, remove_from_memory, texts_in_memory
+from glocal_xml.data import LabelSpace
+from glocal_xml.experts import add_to_memory, fit_memory, remember, remove_from_memory, texts_in_memory
 from glocal_xml.experts.token_rows import padded_ids
 from glocal_xml.modeling import TextExpertsConfig, TextExpertsForMultiLabel
 from glocal_xml.modeling.experts import MemoryExpert
@@ -121,6 +122,13 @@ def test_a_label_without_a_text_is_found_as_soon_as_it_has_one():
     add_to_memory(model, new, [[LABELS - 1]], [1000])
     votes = model.memory.logits(padded_ids(new))[0]
     assert votes.argmax() == LABELS - 1 and votes[LABELS - 1] > lowest
+
+
+@pytest.mark.parametrize(("texts", "labels"), [("dog", [["a"]]), (["dog"], []), (["dog"], ["ab"])])
+def test_a_list_of_labels_for_every_text_is_remembered(texts, labels):
+    model = model_with_memory(*distinct_texts(4))
+    with pytest.raises(ValueError, match="a list of names for each"):
+        remember(model, LabelSpace(["a", "b"], [1, 1], 2), None, texts, labels)
 
 
 def test_tokens_that_no_text_has_count_as_the_rarest_but_special_ones():

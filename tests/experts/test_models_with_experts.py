@@ -71,6 +71,18 @@ def test_saved_and_loaded(case, tmp_path):
         assert_same_scores(all_scores(model, inputs), all_scores(loaded, inputs))
 
 
+def test_other_labels_need_other_experts(tmp_path):
+    """Their tables would point beyond the labels, which crashed the interpreter."""
+    make_model("glocal_xml").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="another `num_labels` is meant, `ignore_mismatched_sizes=True`"):
+        AutoModel.from_pretrained(tmp_path, num_labels=7)
+    with pytest.raises(ValueError, match="fitted for other labels: pass `lexical=None"):
+        AutoModel.from_pretrained(tmp_path, num_labels=7, ignore_mismatched_sizes=True)
+    without = dict.fromkeys([*EXPERTS, "blend"])
+    other = AutoModel.from_pretrained(tmp_path, num_labels=7, ignore_mismatched_sizes=True, **without)
+    assert other(**make_inputs()).logits.shape == (8, 7) and other.label_names is None
+
+
 @pytest.mark.parametrize("expert", EXPERTS)
 def test_one_expert_alone(case, expert, tmp_path):
     if (case, expert) == (TEXT_EXPERTS, "dense"):
@@ -128,6 +140,12 @@ def test_experts_do_not_count_tokens_that_came_later(case, tmp_path):
     model.save_pretrained(tmp_path)
     assert_same_scores(scores, all_scores(AutoModel.from_pretrained(tmp_path), new))
     assert model.predict_top_k(**new).top_k_ids.shape == (8, 5)
+
+
+@pytest.mark.parametrize("ids", [torch.ones(1, 3), torch.tensor([5, 6]), [[5]], torch.zeros(0, 3, dtype=torch.long)])
+def test_bad_token_ids_are_refused_without_an_encoder_too(ids):
+    with pytest.raises(ValueError, match="`input_ids` must hold token ids as integers"):
+        make_model(TEXT_EXPERTS)(ids)
 
 
 def test_training_does_not_see_the_experts():

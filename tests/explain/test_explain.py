@@ -64,6 +64,10 @@ def test_words_and_scores(model, tokenizer):
 
 def test_chosen_labels_and_mistakes(model, tokenizer):
     assert [item.label for item in explain(model, tokenizer, "fox", labels=["z", "x"]).labels] == ["z", "x"]
+    # One name is no list of letters.
+    assert [item.label for item in explain(model, tokenizer, "fox", labels="z").labels] == ["z"]
+    with pytest.raises(ValueError, match="one string, got list"):
+        explain(model, tokenizer, ["fox"])
     with pytest.raises(ValueError, match="no labels"):
         explain(model, tokenizer, "fox", labels=["unknown"])
     with pytest.raises(ValueError, match="num_words"):

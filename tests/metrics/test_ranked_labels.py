@@ -57,6 +57,8 @@ def test_top_k_from_scores_with_infinities():
     ("call", "message"),
     [
         (lambda: RankedLabels([[0.5]], [[0]]), "top_k_ids must be integer"),
+        (lambda: RankedLabels([[0], [1]], np.array([[0, 1, 0], [1, 0, 1]])), "multi-hot"),
+        (lambda: RankedLabels([[0], [1]], [[0, 1, 0], [1, 0, 1]]), "multi-hot"),
         (lambda: RankedLabels([0, 1], [[0], [1]]), "shape"),
         (lambda: RankedLabels([[0, 1], [2]], [[0], [1]]), "pad_label_lists"),
         (lambda: RankedLabels([[0]], [[0.5]]), "true_labels"),

@@ -401,6 +401,12 @@ def test_gradient_checkpointing_where_the_encoder_has_it(kind):
         torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-4, atol=1e-6, msg=name)
 
 
+def test_heads_have_the_precision_that_an_encoder_is_asked_for_in(encoder_folder):
+    options = {"dtype": torch.bfloat16}
+    model = GlocalXMLForMultiLabel.from_encoder(encoder_folder, num_labels=3, encoder_options=options)
+    assert model(torch.tensor([[2, 7, 3]])).logits.isfinite().all() and model.dtype == torch.bfloat16
+
+
 def test_decoders_keep_nothing_for_generation():
     model = start("qwen2")
     assert model.encoder(TEXTS).past_key_values is None

@@ -1,7 +1,9 @@
 """The contract of every family, on tiny random encoders of every kind."""
 
+import copy
 import itertools
 import json
+import pickle
 import subprocess
 import sys
 import time
@@ -293,6 +295,8 @@ def test_forward(model):
     expected = plain_loss_of(model)(model, scores, branches, target)
     torch.testing.assert_close(output.loss, expected.to(output.loss.dtype))
     torch.testing.assert_close(sum(output.loss_terms.values()), output.loss)
+    # As in tuples of Transformers.
+    assert torch.equal(output.to_tuple()[0], output.loss) and torch.equal(output.to_tuple()[1], output.logits)
     best, ids = output.logits.sort(dim=1, descending=True, stable=True)
     assert torch.equal(output.top_k_ids, ids[:, :5])
     torch.testing.assert_close(output.top_k_scores, best[:, :5].sigmoid())
@@ -311,9 +315,10 @@ def test_prediction_and_chosen_labels_agree_with_forward(model):
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
         output = model(**inputs)
-    model.train()
+    # A frozen encoder without dropout stays so.
+    model.train().encoder.eval()
     best = model.predict_top_k(**inputs, top_k=3)
-    assert model.training
+    assert model.training and next(iter(model.branch_heads().values())).training and not model.encoder.training
     assert torch.equal(best.top_k_ids, output.top_k_ids[:, :3])
     assert best.logits is None
     chosen = model.score_labels(output.top_k_ids, **inputs)
@@ -377,6 +382,13 @@ def test_label_word_attention(model):
     moved = model.label_word_attention(torch.tensor([3, 1]), **left)
     for row, length in enumerate(lengths):
         torch.testing.assert_close(moved[row, :, 9 - length :], weights[row, :, :length])
+
+
+def test_copies_and_pickles(make_model):
+    model = make_model(ENCODER_CONFIGS["bert"]()).eval()
+    inputs = {"input_ids": torch.tensor([[7, 8, 9]])}
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.testing.assert_close(other(**inputs).logits, model(**inputs).logits)
 
 
 def test_save_and_load(model, tmp_path):
@@ -618,11 +630,14 @@ BAD_INPUTS = {
     "label out of range": ({"labels": torch.tensor([[NUM_LABELS]])}, "has 23 labels"),
     "negative label": ({"labels": torch.tensor([[-1]])}, "padding is -100"),
     "multi-hot labels": ({"labels": torch.zeros(1, NUM_LABELS)}, "multi-hot"),
+    "multi-hot labels as integers": ({"labels": torch.eye(NUM_LABELS, dtype=torch.long)[:1]}, "multi-hot"),
+    "labels as a list": ({"labels": [[1]]}, "tensor"),
+    "mask as a list": ({"attention_mask": [[1, 1, 1]]}, "tensor"),
     "labels of another batch": ({"labels": torch.tensor([[1], [2]])}, "shape"),
     "empty batch": ({"input_ids": torch.zeros(0, 3, dtype=torch.long)}, "at least 1"),
     "no tokens": ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "at least 1"),
     "token ids as floats": ({"input_ids": torch.ones(1, 3)}, "integers"),
-    "mask of another shape": ({"attention_mask": torch.ones(1, 2)}, "must be equal"),
+    "mask of another shape": ({"attention_mask": torch.ones(1, 2)}, "of the shape"),
     "nothing attended": ({"attention_mask": torch.zeros(1, 3)}, "no attended token"),
     "too many tokens": ({"input_ids": torch.ones(1, 65, dtype=torch.long)}, "positions for 64"),
     "top_k of zero": ({"top_k": 0}, "at least 1"),

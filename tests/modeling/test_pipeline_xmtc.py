@@ -4,6 +4,8 @@ import json
 import logging
 import random
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from close_rankings import assert_best
@@ -247,6 +249,17 @@ def test_inputs_of_other_kinds(glocal):
     assert glocal([]) == []
     with pytest.raises(ValueError, match="must be a string, got int"):
         glocal([3])
+    names = np.array(["label 1", "label 2"])
+    as_numpy = glocal(np.array(TEXTS), top_k=np.int64(1), threshold=np.float32(0.1), candidate_labels=names)
+    assert as_numpy == glocal(TEXTS, top_k=1, threshold=0.1, candidate_labels=list(names))
+
+
+def test_a_model_in_training_mode_predicts_as_in_evaluation(tokenizer):
+    model = make_model("glocal_xml", document_dropout=0.5)
+    pipe = pipeline(TASK, model=model, tokenizer=tokenizer)
+    expected = pipe(TEXTS[0])
+    model.train()
+    assert pipe(TEXTS[0]) == expected and model.training
 
 
 def blended_model():
@@ -292,6 +305,9 @@ MISTAKES = {
     "no labels": ({"candidate_labels": []}, "list of label names"),
     "unknown windows": ({"windows": "sum"}, "max, mean"),
     "overlap of a window": ({"windows": "max", "window_overlap": 33}, "0 to 32"),
+    "overlap as a share": ({"windows": "max", "window_overlap": 0.25}, "whole, 0 to 32"),
+    "top_k that is true": ({"top_k": True}, "`top_k`"),
+    "unknown option": ({"max_length": 8}, "Unknown options max_length: there are top_k"),
 }
 
 
@@ -400,8 +416,9 @@ def test_too_many_labels_for_the_pipeline_of_transformers(tokenizer, caplog, mon
 
 def test_iterators_are_texts_and_mappings_are_not(glocal):
     assert list(glocal(map(str, ["apple", "dog"]))) == glocal(["apple", "dog"])
-    with pytest.raises(ValueError, match="not a mapping with the keys"):
-        glocal({"text": "apple"})
+    for table in ({"text": "apple"}, pd.DataFrame({"text": ["apple"]})):
+        with pytest.raises(ValueError, match=r"not a mapping or a table with the keys \['text'\]"):
+            glocal(table)
 
 
 def test_windows_without_room_are_refused(glocal, monkeypatch):

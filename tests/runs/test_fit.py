@@ -1,13 +1,17 @@
 """Training from memory: the pipeline that comes back knows what it was taught, and slips are named."""
 
 import json
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from close_rankings import assert_best
 from transformers import pipeline
 
 import glocal_xml
+from glocal_xml.data import LabelSpace
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +59,20 @@ def test_labels_are_learned_and_the_run_is_kept(fitted, rows):
 def test_nothing_is_left_without_a_folder(rows, encoder_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts, labels = [row["text"] for row in rows[:16]], [tuple(row["labels"]) for row in rows[:16]]
+    before = random.getstate()[1], torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
     tag = glocal_xml.fit(texts, labels, encoder=encoder_folder, num_train_epochs=1, model_config={"mlp_size": 8})
     assert len(tag(texts[0], top_k=3)) == 3
     assert tag.model.config.mlp_size == 8 and tag.model.config.label_bias
     assert list(tmp_path.iterdir()) == []
+    # Seeded by the run, and by nobody else.
+    assert before == (random.getstate()[1], torch.get_rng_state().tolist(), np.random.get_state()[1].tolist())
     tag.save_pretrained(tmp_path / "model")
     again = pipeline("extreme-multi-label-classification", model=str(tmp_path / "model"))
     everything = tag(texts[0], top_k=tag.model.config.num_labels)
     assert len(again(texts[0])) == len(tag(texts[0])) > 1
     assert_best(again(texts[0]), everything)
+    # What was saved can be edited and trained further.
+    assert LabelSpace.load(tmp_path / "model").num_texts == 16
 
 
 SLIPS = {
@@ -72,6 +81,12 @@ SLIPS = {
     "a string for a list": ((["a", "b"], [["x"], "y"]), {}, r"labels\[1\]` is 'y'; give a list, such as \['y'\]"),
     "no list": ((["a"], [None]), {}, r"labels\[0\]"),
     "no text": ((["a", None], [["x"], ["y"]]), {}, r"texts\[1\]"),
+    "missing value": ((["a", "b"], [["x"], ["y", None]]), {}, r"labels\[1\]` holds None"),
+    "number that is none": ((["a"], [[float("nan")]]), {}, r"labels\[0\]` holds nan"),
+    "lists of lists": ((["a"], [[["x"]]]), {}, r"labels\[0\]` holds \['x'\]"),
+    "multi-hot": ((["a", "b"], np.array([[0, 1, 0], [1, 0, 1]])), {}, "3 numbers for each text"),
+    "multi-hot of truth values": ((["a", "b"], np.eye(2, 3) > 0), {}, "multi-hot"),
+    "no labels given": ((["a", "b"], None), {}, "must be lists, got None"),
     "no labels at all": ((["a", "b"], [[], []]), {}, "None of the 2 texts"),
     "a text without labels": ((["a", "b"], [["x"], []]), {}, "no labels"),
     "unknown option": ((["a"], [["x"]]), {"epochs": 3}, "Unknown options epochs"),

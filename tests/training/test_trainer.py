@@ -8,7 +8,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from glocal_xml import GlocalXMLForMultiLabel, load_xmtc_dataset
-from glocal_xml.data import XMTCCollator, tokenize
+from glocal_xml.data import LabelSpace, XMTCCollator, tokenize
 from glocal_xml.training import XMTCTrainer, XMTCTrainingArguments, known_labels, parameter_groups
 from glocal_xml.training.trainer import GroupedByLength
 
@@ -121,6 +121,35 @@ def make_trainer(encoder_folder, text_file, tokenizer, tmp_path):
 
     make.new_model = new_model
     return make
+
+
+@pytest.mark.parametrize(
+    ("slip", "message"),
+    [
+        ({"args": TrainingArguments("out", use_cpu=True)}, "must be `XMTCTrainingArguments`, got `TrainingArguments`"),
+        ({"compute_metrics": len}, "leave `compute_metrics` out"),
+        ({"processing_class": None}, "`processing_class`, the tokenizer, is missing"),
+        ({"label_space": LabelSpace(["a", "b"], [1, 1], 2)}, r"the 2 labels \['a', 'b'\]"),
+    ],
+)
+def test_slips_are_named(make_trainer, slip, message):
+    trainer = make_trainer(make_trainer.new_model())
+    own = {"model": trainer.model, "args": trainer.args, "label_space": trainer.label_space}
+    with pytest.raises(ValueError, match=message):
+        XMTCTrainer(**{**own, "processing_class": trainer.processing_class, "train_dataset": None, **slip})
+
+
+def test_labels_of_another_order_are_refused(make_trainer):
+    model = make_trainer.new_model()
+    model.set_label_names(model.label_names[::-1])
+    with pytest.raises(ValueError, match=r"pass `label_names=label_space.names`"):
+        make_trainer(model)
+
+
+def test_fewer_labels_than_ranks(make_trainer):
+    trainer = make_trainer(make_trainer.new_model(), metrics_at=[1, 3, 99])
+    assert trainer.args.metrics_at == [1, 3]
+    assert "eval_precision@3" in trainer.evaluate()
 
 
 @pytest.mark.compatibility("Training", "`model_init`", "works", since="0.1")
