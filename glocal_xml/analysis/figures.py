@@ -7,9 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from glocal_xml.atomic_file import write_atomically
+
 from .points import MeasuredPoint
 from .studies import Study
-from .tables import write_csv
 
 # Colours of Okabe and Ito, told apart with any colour vision; the shapes tell them apart in grey.
 _STYLES = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D")]
@@ -17,10 +18,7 @@ _STYLES = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"
 
 @dataclass(frozen=True)
 class Panel:
-    """
-    A column of [`_table`] as curves, each of the rows that a query finds; `zero` draws a line at zero, `least_span`
-    keeps small differences looking small.
-    """
+    """A column of [`_table`] as curves, each of the rows that a query finds; `zero` draws a line at zero."""
 
     y_name: str
     column: str
@@ -46,54 +44,31 @@ _LINES = {
     "D-m: document token of layer m": "is_final and line == 'D-m'",
 }
 _LAYER, _SECOND = "layer that the local branch reads (0: embeddings)", "layer m of the second expert"
-_GAIN, _DIVERGENCE = (
-    "P@5 of both over global\n(percent of global)",
-    "JSD of global and local\n(nats, mean over labels)",
+_P5 = Panel("P@5 (percent)", "precision@5", _BRANCHES)
+_P5_OF_TWO = Panel("P@5 of both experts (percent)", "precision@5", _LINES)
+_P5_OF_ALL = Panel("P@5 of all experts (percent)", "precision@5", {"ME-XML": "is_final"})
+_P1 = Panel("P@1 (percent)", "precision@1", {"APLC-XLNet": "is_final"})
+_GAIN = Panel("P@5 of both over global\n(percent of global)", "gain", {"relative gain": "is_final"}, zero=True)
+_JSD = Panel(
+    "JSD of global and local\n(nats, mean over labels)", "jsd", {"Jensen-Shannon divergence": "is_final"}, 0.0
 )
-_KL = "KL(second || {last})\n(nats per text, sum over its true labels)"
-_CLUSTERS = [Panel("P@1 (percent)", "precision@1", {"APLC-XLNet": "is_final"})]
+_KL = Panel("KL(second || {last})\n(nats per text, sum over its true labels)", "kl_per_text", _LINES, 0.0)
+_GAIN_TITLE = "Gain of both branches and their divergence against the local layer"
 
 # {last} is the expert on the last layer.
 FIGURES = {
     ("layers", "glocal_xml"): [
-        Figure("P@5 against the local layer", _LAYER, [Panel("P@5 (percent)", "precision@5", _BRANCHES)]),
-        Figure(
-            "Gain of both branches and their divergence against the local layer",
-            _LAYER,
-            [
-                Panel(_GAIN, "gain", {"relative gain": "is_final"}, zero=True),
-                Panel(_DIVERGENCE, "jsd", {"Jensen-Shannon divergence": "is_final"}, least_span=0.0),
-            ],
-            "gain_and_divergence",
-        ),
+        Figure("P@5 against the local layer", _LAYER, [_P5]),
+        Figure(_GAIN_TITLE, _LAYER, [_GAIN, _JSD], "gain_and_divergence"),
     ],
     ("experts", "me_xml"): [
-        Figure(
-            "P@5 of two experts, {last} and a second one, against its layer",
-            _SECOND,
-            [Panel("P@5 of both experts (percent)", "precision@5", _LINES)],
-        ),
-        Figure(
-            "Divergence of the second expert from {last} on true labels",
-            _SECOND,
-            [Panel(_KL, "kl_per_text", _LINES, least_span=0.0)],
-            "divergence",
-        ),
+        Figure("P@5 of two experts, {last} and a second one, against its layer", _SECOND, [_P5_OF_TWO]),
+        Figure("Divergence of the second expert from {last} on true labels", _SECOND, [_KL], "divergence"),
     ],
-    ("clusters", "aplc_xlnet"): [Figure("P@1 against the number of equal clusters", "number of clusters", _CLUSTERS)],
-    ("partitions", "aplc_xlnet"): [
-        Figure("P@1 of three partitions of the labels", "head / tail 1 / tail 2", _CLUSTERS)
-    ],
-    ("ablations", "glocal_xml"): [
-        Figure("P@5 of GlocalXML and its ablations", "model", [Panel("P@5 (percent)", "precision@5", _BRANCHES)])
-    ],
-    ("ablations", "me_xml"): [
-        Figure(
-            "P@5 of ME-XML and its ablations",
-            "experts and losses",
-            [Panel("P@5 of all experts (percent)", "precision@5", {"ME-XML": "is_final"})],
-        )
-    ],
+    ("clusters", "aplc_xlnet"): [Figure("P@1 against the number of equal clusters", "number of clusters", [_P1])],
+    ("partitions", "aplc_xlnet"): [Figure("P@1 of three partitions of the labels", "head / tail 1 / tail 2", [_P1])],
+    ("ablations", "glocal_xml"): [Figure("P@5 of GlocalXML and its ablations", "model", [_P5])],
+    ("ablations", "me_xml"): [Figure("P@5 of ME-XML and its ablations", "experts and losses", [_P5_OF_ALL])],
 }
 
 
@@ -110,12 +85,17 @@ def write_figures(folder: Path, study: Study, points: Sequence[MeasuredPoint], s
     return "\n\n".join(shown)
 
 
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    """Writes a table; numbers as Python reads them back."""
+    write_atomically(path, table.to_csv(index=False, lineterminator="\n"))
+
+
 def _table(points: Sequence[MeasuredPoint]) -> pd.DataFrame:
     """A row for each run and branch: percent of P@k, and with the final ranking what is of the run as a whole."""
     rows = []
     for measured in points:
         point, test, final = measured.point, measured.results["test"], measured.final_branch
-        of_run = dict(measured.divergences["pairs"][0]) if measured.divergences["pairs"] else {}
+        of_run = dict(*measured.divergences["pairs"][:1])
         # Nothing found is nothing to gain on.
         if alone := test.get("global", {}).get("precision@5"):
             of_run["gain"] = 100 * (test[final]["precision@5"] - alone) / alone
