@@ -157,9 +157,8 @@ class Explanation:
                 "The number of a word is what it adds to the label's logit: + speaks for the label, - against it. All "
                 f"words, {''.join(f'{name}, ' for name in named)}special tokens and the bias sum to {self._whole()}."
             )
-        where = f"the branch {self.branch}"
-        if self.branch == ALL_BRANCHES:
-            where = "the branches that read words (their mean, weighted by their probabilities)"
+        all_words = "the branches that read words (their mean, weighted by their probabilities)"
+        where = all_words if self.branch == ALL_BRANCHES else f"the branch {self.branch}"
         return (
             f"The number of a word is what it adds to the label's logit in {where}: + speaks for the label, - against "
             f"it. All words, special tokens and the bias of the label sum to {self._whole()}."
@@ -182,28 +181,20 @@ class Explanation:
         return f"long: the encoder read {read}, the lexical expert all of them"
 
     def similar_with(self, label_row: int) -> list[SimilarText]:
-        """
-        The similar training texts that have a label.
-
-        Args:
-            label_row: Which of `labels` is meant.
-        """
+        """The similar training texts that have the label `labels[label_row]`."""
         return [text for text in self.similar_texts if self.labels[label_row].label in text.labels]
 
     def rest(self, label_row: int, shown: Sequence[str] | None = None) -> list[tuple[str, float]]:
         """
-        What, beside some words, adds to the logit of a label: other words, parts without words, special tokens and the
-        bias, each by name. Together with those words it sums to the logit. Empty where there is attention alone.
-
-        Args:
-            label_row: Which of `labels` is meant.
-            shown: The words that are shown by themselves; those in `words` of the label by default.
+        What, beside some words, adds to the logit of `labels[label_row]`: other words, parts without words, special
+        tokens and the bias, each by name. Together with those words, by default `words` of the label, it sums to the
+        logit. Empty where there is attention alone.
         """
         label = self.labels[label_row]
         if label.logit is None:
             return []
         named = {word for word, _ in label.words} if shown is None else set(shown)
-        numbers = [] if label.word_contributions is None else zip(self.words, label.word_contributions, strict=True)
+        numbers = zip(self.words, label.word_contributions or (), strict=False)
         others = [value for word, value in numbers if word.text not in named]
         return [
             *([("other words", sum(others))] if others else []),
@@ -214,11 +205,8 @@ class Explanation:
 
     def addends(self, label_row: int) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
         """
-        Contributions as people are shown them: words, and all the rest; without what rounds to nothing, so that what
-        is left sums to the logit as far as two digits tell.
-
-        Args:
-            label_row: Which of `labels` is meant.
+        Contributions to `labels[label_row]` as people are shown them: words, and all the rest; without what rounds to
+        nothing, so that what is left sums to the logit as far as two digits tell.
         """
         label = self.labels[label_row]
         words = [] if label.word_contributions is None else label.words
@@ -236,15 +224,13 @@ class Explanation:
         number = sum(word.end <= characters for word in self.words)
         words, labels = self.words[:number], []
         for label in self.labels:
-            fields: dict[str, Any] = {}
-            if label.word_weights is not None:
-                fields["word_weights"] = label.word_weights[:number]
+            start = replace(label, word_weights=label.word_weights and label.word_weights[:number])
             if label.word_contributions is not None:
-                further = sum(label.word_contributions[number:])
-                others = {**label.other_contributions, **({FURTHER_WORDS: further} if further else {})}
-                fields |= {"word_contributions": label.word_contributions[:number], "other_contributions": others}
-            labels.append(replace(label, **fields))
-            labels[-1].words = strongest_words(words, labels[-1].word_values, len(label.words))
+                start.word_contributions = label.word_contributions[:number]
+                if further := sum(label.word_contributions[number:]):
+                    start.other_contributions = {**label.other_contributions, FURTHER_WORDS: further}
+            start.words = strongest_words(words, start.word_values, len(label.words))
+            labels.append(start)
         return replace(self, text=self.text[:characters] + "…", words=words, labels=labels)
 
     def to_dict(self) -> dict[str, Any]:
@@ -252,24 +238,13 @@ class Explanation:
         return asdict(self)
 
     def to_text(self, color: bool = False, legend: bool = True) -> str:
-        """
-        Lines for a terminal.
-
-        Args:
-            color: Whether to colour them.
-            legend: Whether to say below them what the numbers are.
-        """
+        """Lines for a terminal, in colour or not; the legend below them says what the numbers are."""
         from .terminal_text import terminal_text
 
         return terminal_text(self, color, legend)
 
     def highlighted_html(self, label_row: int) -> str:
-        """
-        The text as a fragment of HTML, its words marked for a label; all that comes from the text is escaped.
-
-        Args:
-            label_row: Which of `labels` is meant.
-        """
+        """The text as a fragment of HTML, its words marked for `labels[label_row]`; what is of the text is escaped."""
         from .html_page import highlighted_text
 
         return highlighted_text(self, label_row)
