@@ -50,12 +50,10 @@ def _windows(rows: Iterator[dict[str, Any]], batch_size: int, text_column: str) 
 
 
 def _next_rows(rows: Iterator[dict[str, Any]], number: int, text_column: str) -> list[dict[str, Any]]:
-    window, characters = [], 0
-    for row in islice(rows, number):
+    window, left = [], _SORTED_CHARACTERS
+    while left >= 0 and len(window) < number and (row := next(rows, None)) is not None:
         window.append(row)
-        characters += len(row[text_column])
-        if characters > _SORTED_CHARACTERS:
-            break
+        left -= len(row[text_column])
     return window
 
 
@@ -70,13 +68,10 @@ def _tagged(
 
 def spread(row: dict[str, Any], top_k: int, branches: list[str]) -> dict[str, Any]:
     """A row for a spreadsheet: `label_1`, `score_1` and so on, with columns for the scores of branches."""
-    predictions = row["predictions"]
     cells = {name: value for name, value in row.items() if name != "predictions"}
-    for i in range(top_k):
-        item = predictions[i] if i < len(predictions) else {}
-        cells[f"label_{i + 1}"], cells[f"score_{i + 1}"] = item.get("label"), item.get("score")
-        for branch in branches:
-            cells[f"{branch}_{i + 1}"] = item.get("branch_scores", {}).get(branch)
+    for i, item in enumerate([*row["predictions"], *[{}] * top_k][:top_k], start=1):
+        cells[f"label_{i}"], cells[f"score_{i}"] = item.get("label"), item.get("score")
+        cells |= {f"{branch}_{i}": item.get("branch_scores", {}).get(branch) for branch in branches}
     return cells
 
 

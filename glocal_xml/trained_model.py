@@ -28,12 +28,7 @@ def plain_model_errors(model: str) -> Iterator[None]:
 
 
 def trained_config(model: str, **hub_options: Any) -> XMTCConfig:
-    """The configuration of a trained model; a `ValueError` says why there is none.
-
-    Args:
-        model: Folder or Hub id of the model.
-        hub_options: `revision` and `token`, for a model on the Hub.
-    """
+    """The configuration of a trained model, a folder or a Hub id with `revision` and `token`; or why there is none."""
     path = Path(model)
     if path.is_file():
         raise ValueError(f"{model} is a file, but a model is a folder or a Hub id; give the `output_dir` of its run.")

@@ -19,15 +19,7 @@ NumberedRow = list[tuple[int, float]]
 
 @dataclass
 class PredictionFile:
-    """
-    What a file says of each text.
-
-    Args:
-        path: The file.
-        labels: Names of the labels of each text, best first.
-        scores: Their scores.
-        texts: The texts, where the file has them.
-    """
+    """What a file says of each text: names of its labels, best first, their scores, and the text if it is there."""
 
     path: str
     labels: list[list[str]]
@@ -55,10 +47,7 @@ def read_prediction_file(
     - the text file of `omikuji test --out_path`: a line for each text, `label score` between tabs;
     - the sparse matrix (texts, labels) that PECOS saves as `.npz`.
 
-    Args:
-        path: The file.
-        label_names: Label i is `label_names[i]`, for the last two, which know labels by number.
-        text_column: The field of the text in JSON lines, where they have it.
+    The last two know labels by number: label i is `label_names[i]`.
     """
     path, texts = str(check_file(path)), None
     if path.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):

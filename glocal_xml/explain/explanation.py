@@ -25,19 +25,14 @@ FURTHER_WORDS = "further words"
 
 @dataclass
 class SimilarText:
-    """
-    A training text that is similar to the explained one.
+    """A training text that is similar to the explained one, with the names of its labels."""
 
-    Args:
-        number: Its number among the training texts, counted from 0; -1 for the name of a label.
-        similarity: Cosine similarity, 0 to 1.
-        labels: Names of its labels.
-        by: What is similar: its `"words"` (expert `memory`), its `"meaning"` (`dense`), or `"words and meaning"`.
-    """
-
+    # Among the training texts, counted from 0; -1 for the name of a label.
     number: int
+    # The cosine, 0 to 1.
     similarity: float
     labels: list[str]
+    # What is similar: its "words" (expert `memory`), its "meaning" (`dense`), or "words and meaning".
     by: str = "words"
 
     @property
@@ -57,9 +52,7 @@ class LabelExplanation:
     branch. With `attention_scoring="mlp"` and no blend there is attention alone, and these fields are `None`.
 
     Args:
-        label: Name of the label.
-        score: Final probability.
-        branch_scores: Probability of each branch.
+        label, score, branch_scores: Name of the label, final probability, and that of each branch.
         local_share: What part of the score the branches with label-word attention bring, 0 to 1. The score is the mean
             over branches, so it is the sum of their probabilities by the sum of all. With a label tree the probability
             of every branch includes the way down to the label's cluster, which cancels: the share is then that of
@@ -120,9 +113,8 @@ class Explanation:
     Labels of a text and what is behind each.
 
     Args:
-        text: The text.
+        text, labels: The text, and the explained labels.
         words: Every word that was read, each occurrence with its place, in the order of the text.
-        labels: The explained labels.
         branch: The branch whose words are shown; `"blend"` for all that adds to the final score, `"all"` for the mean
             of all branches that read words.
         truncated: Whether the text was too long, so that words before the first or after the last of `words` were not

@@ -104,7 +104,7 @@ def render_model_card(results: Results, *, name: str) -> str:
     weights = {} if blend is None else blend["weights"]
     # Heads first; files have them in the order of the alphabet.
     last = [*EXPERT_PAPERS, *_FURTHER]
-    ordered = [*(each for each in weights if each not in last), *(each for each in last if each in weights)]
+    ordered = sorted(weights, key=lambda each: last.index(each) if each in last else -1)
     words = None if paper is None else paper.word_branches
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

@@ -62,10 +62,10 @@ def edit_labels(
     heads, tree = list(model.branch_heads().values()), getattr(model, "label_tree", None)
     clusters = heads[0] if heads and isinstance(heads[0], AdaptiveLabelClusters) else None
     _check_model(model, label_space)
-    changes = plan_changes(label_space, add, remove, rename or {})
+    kept, new_space = plan_changes(label_space, add, remove, rename or {})
 
     # The old label that each new one comes from.
-    origins = torch.tensor(changes.kept, dtype=torch.long, device=model.device)
+    origins = torch.tensor(kept, dtype=torch.long, device=model.device)
     if add:
         known = torch.arange(label_space.num_labels, device=model.device)
         known = known if clusters is None else clusters.label_order[clusters.runs[-1]]
@@ -92,17 +92,17 @@ def edit_labels(
             rows |= dict.fromkeys(label_tables(head), nodes)
 
     new = type(model)(config).to(device=model.device, dtype=model.dtype).train(model.training)
-    new.set_label_names(changes.label_space.names)
+    new.set_label_names(new_space.names)
     if tree is not None:
         new.set_label_tree(child_starts, label_order)
     if clusters is not None:
         # As if the labels of a cluster were more frequent than those of the next: each comes to where it was.
         new.set_label_counts([len(clusters.sizes) - cluster for cluster in cluster_of])
-    elif any(changes.label_space.counts):
-        new.set_label_counts(changes.label_space.counts)
+    elif any(new_space.counts):
+        new.set_label_counts(new_space.counts)
     _copy_weights(model, new, rows)
-    _give_experts(model, new, changes.kept, origins[len(changes.kept) :].tolist(), changes.label_space)
-    return new, changes.label_space
+    _give_experts(model, new, kept, origins[len(kept) :].tolist(), new_space)
+    return new, new_space
 
 
 def _check_model(model: XMTCPreTrainedModel, label_space: LabelSpace) -> None:

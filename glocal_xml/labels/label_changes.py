@@ -1,24 +1,17 @@
 """What becomes of the labels of a model: which stay, under which names, and which come new."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from glocal_xml.data import LabelSpace
 
 
-@dataclass
-class LabelChanges:
-    """The labels that stay, in their old order, and the new ones behind them."""
-
-    kept: list[int]  # old ids
-    new_names: list[str]
-    label_space: LabelSpace  # after the change
-
-
 def plan_changes(
     label_space: LabelSpace, add: Sequence[str], remove: Sequence[str], rename: Mapping[str, str]
-) -> LabelChanges:
-    """Checks what is asked for against the labels there are; counts follow, those of new labels are 0."""
+) -> tuple[list[int], LabelSpace]:
+    """
+    Checks what is asked for against the labels there are. Returns the old ids of those that stay, in their order, and
+    the label space after the change, in which new labels come behind them with a count of 0.
+    """
     known, removed = set(label_space.names), set(remove)
     for what, names in {"remove": remove, "rename": rename}.items():
         missing = [name for name in names if name not in known]
@@ -37,12 +30,5 @@ def plan_changes(
         raise ValueError(f"`add` holds {taken[0]!r}, which is a label of the model already: leave it out.")
     if not (add or remove or rename):
         raise ValueError("No change of labels is asked for: give labels to add, to remove or to rename.")
-    return LabelChanges(
-        kept=kept,
-        new_names=list(add),
-        label_space=LabelSpace(
-            names=[*names, *add],
-            counts=[*(label_space.counts[i] for i in kept), *[0] * len(add)],
-            num_texts=label_space.num_texts,
-        ),
-    )
+    counts = [*(label_space.counts[i] for i in kept), *[0] * len(add)]
+    return kept, LabelSpace([*names, *add], counts, label_space.num_texts)
