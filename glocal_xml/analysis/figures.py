@@ -49,9 +49,8 @@ _P5_OF_TWO = Panel("P@5 of both experts (percent)", "precision@5", _LINES)
 _P5_OF_ALL = Panel("P@5 of all experts (percent)", "precision@5", {"ME-XML": "is_final"})
 _P1 = Panel("P@1 (percent)", "precision@1", {"APLC-XLNet": "is_final"})
 _GAIN = Panel("P@5 of both over global\n(percent of global)", "gain", {"relative gain": "is_final"}, zero=True)
-_JSD = Panel(
-    "JSD of global and local\n(nats, mean over labels)", "jsd", {"Jensen-Shannon divergence": "is_final"}, 0.0
-)
+_CURVE = {"Jensen-Shannon divergence": "is_final"}
+_JSD = Panel("JSD of global and local\n(nats, mean over labels)", "jsd", _CURVE, 0.0)
 _KL = Panel("KL(second || {last})\n(nats per text, sum over its true labels)", "kl_per_text", _LINES, 0.0)
 _GAIN_TITLE = "Gain of both branches and their divergence against the local layer"
 

@@ -34,9 +34,7 @@ def plan_study(
     if data_args.dataset_name is None and (data_args.train_file is None or data_args.test_file is None):
         raise ValueError("A study needs texts to train on and to judge by: pass `--train_file` and `--test_file`.")
     if args.world_size > 1:
-        raise ValueError(
-            f"A study runs in one process, this is one of {args.world_size}: start it by `glocal-xml analyse`."
-        )
+        raise ValueError(f"A study runs in one process, not in {args.world_size}: start it by `glocal-xml analyse`.")
     if args.resume_from_checkpoint not in (None, "last"):
         raise ValueError("A study resumes by itself: leave out `--resume_from_checkpoint`.")
     depth = encoder_config(model_args).num_hidden_layers

@@ -58,9 +58,7 @@ def run_ensemble(
             f"An ensemble trains nothing and reads the start of its texts several times: leave out {', '.join(unfit)}."
         )
     if args.world_size > 1:
-        raise ValueError(
-            f"An ensemble runs in one process, this is one of {args.world_size}: start it by `glocal-xml ensemble`."
-        )
+        raise ValueError(f"An ensemble runs in one process, not {args.world_size}: start it by `glocal-xml ensemble`.")
     for member in members:
         check_run_folder(args.output_dir, resume=None, overwrite=args.overwrite_output, model=member)
     label_space = shared_label_space(members)
@@ -142,9 +140,7 @@ def member_names(members: Sequence[str]) -> list[str]:
 def check_members(members: Sequence[str], top_k: int) -> None:
     """Refuses what is no ensemble."""
     if len(members) < 2:
-        raise ValueError(
-            f"An ensemble needs two members or more, got {list(members)}: see `glocal-xml ensemble --help`."
-        )
+        raise ValueError(f"An ensemble needs two members or more, got {list(members)}: name further ones.")
     if top_k < 1:
         raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
 

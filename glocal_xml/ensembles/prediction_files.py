@@ -68,7 +68,7 @@ def read_prediction_file(
                 f"{path}, row {number}: the score {wrong[0]} is no probability, so that a mean with others would "
                 "say nothing: give scores from 0 to 1."
             )
-    labels, scores = ([[pair[i] for pair in row] for row in rows] for i in (0, 1))
+    labels, scores = [[label for label, _ in row] for row in rows], [[score for _, score in row] for row in rows]
     return PredictionFile(path, labels, scores, texts)
 
 

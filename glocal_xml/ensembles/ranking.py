@@ -41,10 +41,8 @@ def ensemble_top_k(
     Args:
         members: Folders or Hub ids of trained models with the labels of `label_space`.
         texts: A column `text`.
-        label_space: The labels.
         args: Batch size, device, and whether to show progress.
-        top_k: How many labels to rank for each text.
-        candidates: How many labels each model brings in, at least `top_k`.
+        top_k, candidates: How many labels to rank for each text, and how many, at least as many, each model brings in.
         max_length: Longest text in tokens; by default that of each model.
 
     Returns:

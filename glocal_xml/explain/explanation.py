@@ -53,13 +53,11 @@ class LabelExplanation:
 
     Args:
         label, score, branch_scores: Name of the label, final probability, and that of each branch.
-        local_share: What part of the score the branches with label-word attention bring, 0 to 1. The score is the mean
-            over branches, so it is the sum of their probabilities by the sum of all. With a label tree the probability
-            of every branch includes the way down to the label's cluster, which cancels: the share is then that of
-            telling the label from the others of its cluster. 1 where all branches have attention; `None` with a blend.
+        local_share: What part of the score, which is the mean over branches, those with label-word attention bring, 0
+            to 1: the sum of their probabilities by the sum of all. With a label tree it is that of telling the label
+            from the others of its cluster, since the way down there cancels. `None` with a blend.
         word_weights: With what share of its attention the label read each of the explanation's words. Special tokens
-            (`[CLS]`, `<sep>`) have a share too, which is left out and not given to the words: the sum may be below 1.
-            `None` where the model has no attention.
+            (`[CLS]`, `<sep>`) have a share too, which is left out: the sum may be below 1. `None` without attention.
         words: The words that matter most with their contributions, or else their attention; the largest first,
             whatever their sign. Occurrences of a word are summed.
         word_contributions: What each of the explanation's words adds to the logit: above 0 for the label, below 0
@@ -71,8 +69,7 @@ class LabelExplanation:
             down a label tree, in branches that read words). Empty without a blend.
         bias: What is there before anything is read: the bias of the label, and with a blend also that of the blend and
             where the lexical expert starts; 0 where there is none.
-        logit: The sum of all of these. Without a blend its sigmoid is the probability of the branch, or, with a label
-            tree, that of the label given its cluster.
+        logit: The sum of all of these; with a label tree and no blend that of the label given its cluster.
         cluster_score: With a label tree and no blend, the probability of the way down to the cluster of the label;
             times the sigmoid of the logit it is the probability of the branch.
     """

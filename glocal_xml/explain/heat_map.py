@@ -1,7 +1,7 @@
 """Explanations as a figure."""
 
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from glocal_xml.matplotlib_extra import check_matplotlib
 
@@ -45,7 +45,7 @@ def heat_map(explanation: Explanation) -> "Figure":
         # Never a scale without length.
         image = axis.imshow(values, cmap=colors, vmin=-strongest or -1.0, vmax=strongest or 1.0, aspect="auto")
 
-    def write(column: int, row: int, text: str, **style: str) -> None:
+    def write(column: int, row: int, text: str, **style: Any) -> None:
         axis.text(column, row, text, ha="center", va="center", fontsize=8, **style)
 
     for row, column in product(range(len(labels)), range(len(words))):

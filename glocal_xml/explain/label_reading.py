@@ -48,17 +48,13 @@ def explain(
     to the logit of a label in a branch; with special tokens and the bias of the label they sum to that logit (with a
     label tree, to what the label has of its own, given its cluster). With `attention_scoring="mlp"` words have
     attention weights, which tell what a label looked at; they are no proof that the words caused the score. Neither
-    says anything about the part of the score that branches bring which do not read words (see
-    `LabelExplanation.local_share`).
-
-    Sub-words are joined to words, and their numbers summed.
+    says anything of branches that do not read words (see `LabelExplanation.local_share`).
 
     Args:
-        model: A trained model with label names, and with a blend or label-word attention.
-        tokenizer: Its (fast) tokenizer.
+        model, tokenizer: A trained model with label names, and with a blend or label-word attention; its (fast)
+            tokenizer, whose sub-words are joined to words, and their numbers summed.
         text: The text.
-        labels: Names of the labels to explain; by default the best `top_k`.
-        top_k: How many labels to explain.
+        labels, top_k: Names of the labels to explain; by default the best, so many.
         num_words: How many of the words that matter most to give per label.
         max_length: Longest text in tokens; by default what the tokenizer was saved with, the length in training. The
             experts read all of a text.
@@ -87,9 +83,8 @@ def explain(
             f"The text has {tokens:,} tokens, of which {_MOST_NUMBERS // tokens or 1} labels can be explained, "
             f"got {len(label_ids)}: ask for fewer."
         )
-    scores = model.score_labels(label_ids, **encoded.inputs)
-    scores = {name: values[0] for name, values in scores.items()}  # (labels,) each
-    final = scores.pop("final")
+    scores = {name: values[0] for name, values in model.score_labels(label_ids, **encoded.inputs).items()}
+    final = scores.pop("final")  # (labels,) each
     words, fields, further = _read(model, encoded, label_ids, scores, branch)
     explained = [
         LabelExplanation(
@@ -195,7 +190,6 @@ def _sums(parts: LogitParts, encoded: EncodedText, read: ReadWords) -> list[dict
 
 
 def _ids_of(labels: list[str], names: list[str]) -> torch.Tensor:
-    """Ids of labels, refusing unknown ones."""
     ids = {name: i for i, name in enumerate(names)}
     unknown = [name for name in labels if name not in ids]
     if unknown or not labels:

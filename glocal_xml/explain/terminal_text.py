@@ -38,8 +38,8 @@ def terminal_text(explanation: Explanation, color: bool, legend: bool = True) ->
         shown = []
         if explanation.measure == ATTENTION:
             strongest = label.words[0][1] if label.words else 0.0
-            read = (f"{paint(printable(word), _READ[2 * x < strongest])} {x:.2f}" for word, x in label.words)
-            shown.append(f"read: {', '.join(read) or 'nothing'}")
+            words = (f"{paint(printable(word), _READ[2 * x < strongest])} {x:.2f}" for word, x in label.words)
+            shown.append(f"read: {', '.join(words) or 'nothing'}")
         if label.logit is not None:
             shown += _contributions(explanation, row, paint)
         if similar := explanation.similar_with(row)[:_SIMILAR]:

@@ -42,10 +42,11 @@ class ReadWords:
 
     def __init__(self, text: str, token_spans: Sequence[tuple[int, int]]):
         words = split_words(text)
-        word_at = np.full(len(text), -1)
+        starts, ends = np.array(token_spans, dtype=np.int64).reshape(-1, 2).T
+        # An empty text may have been read as a blank.
+        word_at = np.full(max(len(text), ends.max(initial=0)), -1)
         for number, word in enumerate(words):
             word_at[word.start : word.end] = number
-        starts, ends = np.array(token_spans, dtype=np.int64).reshape(-1, 2).T
         # The characters of all tokens, one token after the other, as long as they are part of a word.
         tokens = np.repeat(np.arange(len(starts)), ends - starts)
         covered = word_at[np.arange(len(tokens)) - np.repeat(np.cumsum(ends - starts) - ends, ends - starts)]

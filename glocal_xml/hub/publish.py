@@ -117,9 +117,7 @@ def check_space(repo_id: str, space: bool | str, revision: str | None) -> str | 
     if not space:
         return None
     if revision not in (None, "main"):
-        raise ValueError(
-            f"A Space shows the main branch of a model: leave out the revision {revision!r}, or the Space."
-        )
+        raise ValueError(f"A Space shows the main branch of a model: leave out revision {revision!r}, or the Space.")
     space_id = repo_id if space is True else space
     check_repo_id(space_id)
     return space_id

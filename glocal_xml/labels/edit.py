@@ -82,9 +82,7 @@ def edit_labels(
         rows = dict.fromkeys((table for head in heads for table in label_tables(head)), origins)
     else:
         rows, cluster_of = cluster_rows(clusters, origins)
-        config.cluster_proportions = [
-            cluster_of.count(cluster) / len(origins) for cluster in range(len(clusters.sizes))
-        ]
+        config.cluster_proportions = [cluster_of.count(i) / len(origins) for i in range(len(clusters.sizes))]
     if tree is not None:
         child_starts, label_order, nodes_left = tree_rows(tree, origins)
         config.tree_levels = [len(nodes) for nodes in nodes_left]

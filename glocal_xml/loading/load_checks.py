@@ -193,9 +193,7 @@ def check_loaded_model(
         )
     further = sorted(set(report["unexpected_keys"]) - _MAY_BE_FURTHER)
     if further:
-        raise ValueError(
-            f"config.json has no place for {len(further)} tensors of the weights, such as {further[0]}: restore it"
-        )
+        raise ValueError(f"config.json has no place for {len(further)} tensors, such as {further[0]}: restore it")
     for name, module in model.named_modules():
         check = _TABLE_CHECKS.get(type(module))
         if check is not None and not any(buffer.is_meta for buffer in module.buffers()) and not check(module):

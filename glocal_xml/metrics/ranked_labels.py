@@ -29,9 +29,7 @@ def top_k_from_scores(scores: np.ndarray, k: int) -> np.ndarray:
     """
     scores = np.asarray(scores)
     if scores.ndim != 2 or scores.dtype.kind not in "biuf":
-        raise ValueError(
-            f"scores must be real numbers of shape (texts, labels), got {scores.dtype} of shape {scores.shape}."
-        )
+        raise ValueError(f"scores must be real numbers, (texts, labels), got {scores.dtype} of shape {scores.shape}.")
     if np.isnan(scores).any():
         raise ValueError("scores hold NaN, which has no rank. Replace it, for example by -inf.")
     num_labels = scores.shape[1]
@@ -139,9 +137,7 @@ def _id_matrix(ids: ArrayLike, name: str) -> np.ndarray:
     except ValueError as error:
         raise ValueError(f"{name} has rows of different lengths. Bring them to one with pad_label_lists.") from error
     if matrix.ndim != 2 or (matrix.dtype.kind not in "iu" and matrix.size):
-        raise ValueError(
-            f"{name} must be integer label ids of shape (texts, labels), got {matrix.dtype} of shape {matrix.shape}."
-        )
+        raise ValueError(f"{name} must be integer ids, (texts, labels), got {matrix.dtype} of shape {matrix.shape}.")
     return matrix.astype(np.int64)
 
 
