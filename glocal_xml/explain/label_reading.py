@@ -175,17 +175,9 @@ def _sums(parts: LogitParts, encoded: EncodedText, read: ReadWords) -> list[dict
             if value:
                 name = encoded.wordless_name(token)
                 others[name] = others.get(name, 0.0) + value
-        named = {name: values[row].item() for name, values in parts.parts.items()}
-        bias = parts.bias[row].item()
-        found.append(
-            {
-                "word_contributions": of_words,
-                "other_contributions": others,
-                "parts": named,
-                "bias": bias,
-                "logit": sum(of_words) + sum(others.values()) + sum(named.values()) + bias,
-            }
-        )
+        named, bias = {name: values[row].item() for name, values in parts.parts.items()}, parts.bias[row].item()
+        addends = {"word_contributions": of_words, "other_contributions": others, "parts": named, "bias": bias}
+        found.append({**addends, "logit": sum(of_words) + sum(others.values()) + sum(named.values()) + bias})
     return found
 
 

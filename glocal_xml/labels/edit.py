@@ -14,7 +14,6 @@ from glocal_xml.modeling import AdaptiveLabelClusters, XMTCPreTrainedModel
 from glocal_xml.modeling.configuration_base import EXPERTS
 from glocal_xml.modeling.label_tree import CandidateTree
 
-from .label_changes import plan_changes
 from .similar_names import most_similar
 from .table_rows import cluster_rows, label_tables, tree_rows
 
@@ -101,6 +100,35 @@ def edit_labels(
     _copy_weights(model, new, rows)
     _give_experts(model, new, kept, origins[len(kept) :].tolist(), new_space)
     return new, new_space
+
+
+def plan_changes(
+    label_space: LabelSpace, add: Sequence[str], remove: Sequence[str], rename: Mapping[str, str]
+) -> tuple[list[int], LabelSpace]:
+    """
+    Checks what is asked for against the labels there are. Returns the old ids of those that stay, in their order, and
+    the label space after the change, in which new labels come behind them with a count of 0.
+    """
+    known, removed = set(label_space.names), set(remove)
+    for what, names in {"remove": remove, "rename": rename}.items():
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise ValueError(
+                f"`{what}` names {len(missing)} labels that the model does not have, such as {missing[0]!r}; "
+                "its labels are in labels.txt."
+            )
+    both = sorted(removed & {*add, *rename})
+    if both:
+        raise ValueError(f"{both[0]!r} is to be removed and to be added or renamed too: leave one of them out.")
+    kept = [i for i, name in enumerate(label_space.names) if name not in removed]
+    names = [rename.get(label_space.names[i], label_space.names[i]) for i in kept]
+    taken = sorted(set(add) & set(names))
+    if taken:
+        raise ValueError(f"`add` holds {taken[0]!r}, which is a label of the model already: leave it out.")
+    if not (add or remove or rename):
+        raise ValueError("No change of labels is asked for: give labels to add, to remove or to rename.")
+    counts = [*(label_space.counts[i] for i in kept), *[0] * len(add)]
+    return kept, LabelSpace([*names, *add], counts, label_space.num_texts)
 
 
 def _check_model(model: XMTCPreTrainedModel, label_space: LabelSpace) -> None:
