@@ -26,35 +26,30 @@ def tagged_rows(
     process, and so are scores, to the last digit.
 
     Args:
-        pipe: The pipeline, or what may be called like it.
-        rows: Rows with texts; read as they are needed.
-        text_column: Where a row has its text.
+        pipe, options: The pipeline, or what may be called like it, and its options.
+        rows, text_column: Rows, read as they are needed, and where each has its text.
         batch_size: How many texts go through the model together.
         processes: Those that share the rows; by default this one alone.
-        options: Those of the pipeline.
     """
-    windows = _windows(iter(rows), batch_size, text_column)
+    windows = _windows(rows, batch_size, text_column)
     while turn := list(islice(windows, processes.number)):
         own = turn[processes.rank] if processes.rank < len(turn) else []
         for tagged in processes.gathered(_tagged(pipe, own, text_column, batch_size=batch_size, **options)):
             yield from tagged
 
 
-def _windows(rows: Iterator[dict[str, Any]], batch_size: int, text_column: str) -> Iterator[list[dict[str, Any]]]:
+def _windows(rows: Iterable[dict[str, Any]], batch_size: int, text_column: str) -> Iterator[list[dict[str, Any]]]:
     """Runs of rows among which texts are sorted by length."""
-    size = batch_size
-    while window := _next_rows(rows, size, text_column):
-        yield window
-        # The first rows come soon, later ones fast.
-        size = min(2 * size, _SORTED_BATCHES * batch_size)
-
-
-def _next_rows(rows: Iterator[dict[str, Any]], number: int, text_column: str) -> list[dict[str, Any]]:
-    window, left = [], _SORTED_CHARACTERS
-    while left >= 0 and len(window) < number and (row := next(rows, None)) is not None:
+    window, size, characters = [], batch_size, 0
+    for row in rows:
         window.append(row)
-        left -= len(row[text_column])
-    return window
+        characters += len(row[text_column])
+        if len(window) == size or characters > _SORTED_CHARACTERS:
+            yield window
+            # The first rows come soon, later ones fast.
+            window, size, characters = [], min(2 * size, _SORTED_BATCHES * batch_size), 0
+    if window:
+        yield window
 
 
 def _tagged(

@@ -24,13 +24,12 @@ def best_threshold(pairs: ScoredLabels, average: str = "micro", beta: float = 1.
     each text. The F of a group only changes where one of its own labels is added, so that sorted changes add up to
     the F at every threshold.
 
+    It lies half-way between the lowest score that is given and the next one below, which no rounding can cross.
+
     Args:
         pairs: Labels with scores. True labels that are not among them are missed at any threshold.
         average: `"micro"`; `"macro"`, the mean over all labels; or `"samples"`, the mean over texts. 0/0 counts 0.
         beta: How much more recall counts than precision.
-
-    Returns:
-        A number half-way between the lowest score that is given and the next one below, which no rounding can cross.
     """
     check_average(average, beta)
     if not pairs.is_true.any():

@@ -43,10 +43,8 @@ def run_ensemble(
 
     Args:
         members: Folders or Hub ids of trained models with the same labels.
-        data_args: Files and how to read them.
-        args: Ranks of the metrics, folder of the results, batch size and device.
-        top_k: How many labels of each text to write to `predictions.jsonl`.
-        candidates: How many labels each member brings in.
+        data_args, args: Files and how to read them; ranks of the metrics, folder of results, batch size and device.
+        top_k, candidates: How many labels of each text to write to `predictions.jsonl`, and each member brings in.
     """
     started = time.time()
     check_members(members, top_k)

@@ -33,8 +33,7 @@ def run_file_ensemble(
         paths: The files; see [`read_prediction_file`].
         data_args: Test texts, where metrics are asked for; training texts for the counts behind PSP and bands; names
             of labels, for files that have numbers.
-        args: Ranks of the metrics and folder of the results.
-        top_k: How many labels of each text to write to `predictions.jsonl`.
+        args, top_k: As in [`run_ensemble`].
     """
     started = time.time()
     check_members(paths, top_k)

@@ -25,14 +25,15 @@ FURTHER_WORDS = "further words"
 
 @dataclass
 class SimilarText:
-    """A training text that is similar to the explained one, with the names of its labels."""
+    """
+    A training text that is similar to the explained one: its number, counted from 0 (-1 for the name of a label), the
+    cosine, the names of its labels, and what is similar: its `"words"` (expert `memory`), its `"meaning"` (`dense`) or
+    `"words and meaning"`.
+    """
 
-    # Among the training texts, counted from 0; -1 for the name of a label.
     number: int
-    # The cosine, 0 to 1.
     similarity: float
     labels: list[str]
-    # What is similar: its "words" (expert `memory`), its "meaning" (`dense`), or "words and meaning".
     by: str = "words"
 
     @property

@@ -55,10 +55,9 @@ def publish(
         revision: Branch to publish to, made where it does not exist; `main` by default.
         token: Token with write access; by default the one that this machine keeps.
         commit_message: What the history says.
-        license: Licence of the model for the card, such as `apache-2.0`; by default that of the card that is there.
-        language: Language of the texts for the card, such as `en`; likewise.
-        space: Whether to make a Space that shows the model, or the id of that Space; by default it is called like
-            the model.
+        license, language: Of the model and its texts, for the card, such as `apache-2.0` and `en`; by default those of
+            the card that is there.
+        space: Whether to make a Space that shows the model, called like it, or the id of that Space.
         leave_out_memory: Whether a copy without memories of texts is published. Its blend is then to be fitted again.
     """
     space_id = check_space(repo_id, space, revision)

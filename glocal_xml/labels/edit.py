@@ -48,9 +48,7 @@ def edit_labels(
         model: A trained model; it is left as it is.
         label_space: Its label space (`LabelSpace.load(folder)`).
         tokenizer: Its tokenizer, which reads the names.
-        add: Names of new labels.
-        remove: Names of labels to take out.
-        rename: New names by old ones.
+        add, remove, rename: Names of new labels, of labels to take out, and new names by old ones.
 
     Returns:
         The new model and its label space, in which new labels have no training text yet. The blend is kept.
