@@ -1,7 +1,7 @@
-"""The figures of each study: which curves it draws, as PNG and SVG, and their numbers as CSV."""
+"""The figures of a study, as PNG and SVG, and their numbers as CSV."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,71 +10,16 @@ import pandas as pd
 from glocal_xml.atomic_file import write_atomically
 
 from .points import MeasuredPoint
-from .studies import Study
+from .studies import Figure, Panel, Study
 
 # Colours of Okabe and Ito, told apart with any colour vision; the shapes tell them apart in grey.
 _STYLES = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D")]
 
 
-@dataclass(frozen=True)
-class Panel:
-    """A column of [`_table`] as curves, each of the rows that a query finds; `zero` draws a line at zero."""
-
-    y_name: str
-    column: str
-    curves: dict[str, str]
-    # Below two points of precision a single run tells little; the axis does not blow such differences up.
-    least_span: float = 2.0
-    zero: bool = False
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure: its title, its horizontal axis, its panels, one above the other, and the name of its files."""
-
-    title: str
-    x_name: str
-    panels: list[Panel]
-    name: str = "precision"
-
-
-_BRANCHES = {branch: f"branch == '{branch}'" for branch in ("both", "global", "local")}
-_LINES = {
-    "A-m: label-to-word attention on layer m": "is_final and line == 'A-m'",
-    "D-m: document token of layer m": "is_final and line == 'D-m'",
-}
-_LAYER, _SECOND = "layer that the local branch reads (0: embeddings)", "layer m of the second expert"
-_P5 = Panel("P@5 (percent)", "precision@5", _BRANCHES)
-_P5_OF_TWO = Panel("P@5 of both experts (percent)", "precision@5", _LINES)
-_P5_OF_ALL = Panel("P@5 of all experts (percent)", "precision@5", {"ME-XML": "is_final"})
-_P1 = Panel("P@1 (percent)", "precision@1", {"APLC-XLNet": "is_final"})
-_GAIN = Panel("P@5 of both over global\n(percent of global)", "gain", {"relative gain": "is_final"}, zero=True)
-_CURVE = {"Jensen-Shannon divergence": "is_final"}
-_JSD = Panel("JSD of global and local\n(nats, mean over labels)", "jsd", _CURVE, 0.0)
-_KL = Panel("KL(second || {last})\n(nats per text, sum over its true labels)", "kl_per_text", _LINES, 0.0)
-_GAIN_TITLE = "Gain of both branches and their divergence against the local layer"
-
-# {last} is the expert on the last layer.
-FIGURES = {
-    ("layers", "glocal_xml"): [
-        Figure("P@5 against the local layer", _LAYER, [_P5]),
-        Figure(_GAIN_TITLE, _LAYER, [_GAIN, _JSD], "gain_and_divergence"),
-    ],
-    ("experts", "me_xml"): [
-        Figure("P@5 of two experts, {last} and a second one, against its layer", _SECOND, [_P5_OF_TWO]),
-        Figure("Divergence of the second expert from {last} on true labels", _SECOND, [_KL], "divergence"),
-    ],
-    ("clusters", "aplc_xlnet"): [Figure("P@1 against the number of equal clusters", "number of clusters", [_P1])],
-    ("partitions", "aplc_xlnet"): [Figure("P@1 of three partitions of the labels", "head / tail 1 / tail 2", [_P1])],
-    ("ablations", "glocal_xml"): [Figure("P@5 of GlocalXML and its ablations", "model", [_P5])],
-    ("ablations", "me_xml"): [Figure("P@5 of ME-XML and its ablations", "experts and losses", [_P5_OF_ALL])],
-}
-
-
 def write_figures(folder: Path, study: Study, points: Sequence[MeasuredPoint], subtitle: str) -> str:
     """Writes all figures of a study as PNG and SVG, and their numbers as CSV; returns Markdown that shows them."""
     last, table, shown = points[0].point.changes.get("experts", [""])[-1], _table(points), []
-    for figure in FIGURES[study.name, study.model_type]:
+    for figure in study.figures:
         panels = [replace(panel, y_name=panel.y_name.format(last=last)) for panel in figure.panels]
         figure = replace(figure, title=figure.title.format(last=last), panels=panels)
         numbers = [_numbers(panel, table) for panel in panels]
