@@ -49,18 +49,18 @@ def read_prediction_file(
 
     The last two know labels by number: label i is `label_names[i]`.
     """
-    path, texts = str(check_file(path)), None
+    path = str(check_file(path))
     if path.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
         raise ValueError(f"{path} is for spreadsheets, which labels may be changed for; give predictions as .jsonl.")
-    if path.endswith(".npz"):
-        rows = [_named(path, row, label_names) for row in _matrix_rows(path)]
+    is_matrix = path.endswith(".npz")
+    lines = [] if is_matrix else [row["text"] for row in read_text_rows(path, file_format="lines")]
+    if lines and lines[0].lstrip().startswith("{"):
+        rows = _json_rows(path, text_column)
     else:
-        lines = [row["text"] for row in read_text_rows(path, file_format="lines")]
-        if lines and lines[0].lstrip().startswith("{"):
-            rows, texts = _json_rows(path, text_column)
-        else:
-            rows = [_named(path, row, label_names) for row in _omikuji_rows(path, lines)]
-    for number, row in enumerate(rows, start=1):
+        numbered = _matrix_rows(path) if is_matrix else _omikuji_rows(path, lines)
+        rows = ((_named(path, row, label_names), None) for row in numbered)
+    labels, scores, texts = [], [], []
+    for number, (row, text) in enumerate(rows, start=1):
         if len({label for label, _ in row}) != len(row):
             raise ValueError(f"{path}, row {number}: a label is there twice; give each once.")
         if wrong := [score for _, score in row if not 0 <= score <= 1]:
@@ -68,12 +68,14 @@ def read_prediction_file(
                 f"{path}, row {number}: the score {wrong[0]} is no probability, so that a mean with others would "
                 "say nothing: give scores from 0 to 1."
             )
-    labels, scores = [[label for label, _ in row] for row in rows], [[score for _, score in row] for row in rows]
-    return PredictionFile(path, labels, scores, texts)
+        labels.append([label for label, _ in row])
+        scores.append([score for _, score in row])
+        texts.append(text)
+    return PredictionFile(path, labels, scores, None if None in texts else texts)
 
 
-def _json_rows(path: str, text_column: str) -> tuple[list[list[tuple[str, float]]], list[str] | None]:
-    found, texts, rows = [], [], list(read_json_objects(Path(path)))
+def _json_rows(path: str, text_column: str) -> Iterator[tuple[list[tuple[str, float]], str | None]]:
+    rows = list(read_json_objects(Path(path)))
     # A run writes the texts that it was to predict behind its test texts.
     has_test = any(isinstance(row, dict) and row.get("part") == "test" for _, row in rows)
     for number, row in rows:
@@ -84,26 +86,26 @@ def _json_rows(path: str, text_column: str) -> tuple[list[list[tuple[str, float]
         if not isinstance(row.get(text_column, ""), str):
             raise ValueError(f"{path}, line {number}: the text is {row[text_column]!r}; it must be a string.")
         try:
-            found.append([(str(item["label"]), float(item["score"])) for item in row["predictions"]])
+            pairs = [(str(item["label"]), float(item["score"])) for item in row["predictions"]]
         except (KeyError, TypeError, ValueError):
             raise ValueError(
                 f'{path}, line {number}: no `predictions` of the form [{{"label": "…", "score": 0.5}}, …]; write the '
                 "file with `glocal-xml predict`."
             ) from None
-        texts.append(row.get(text_column))
-    return found, None if None in texts else texts
+        yield pairs, row.get(text_column)
 
 
 def _omikuji_rows(path: str, lines: Iterable[str]) -> Iterator[NumberedRow]:
     for number, line in enumerate(lines, start=1):
         try:
             pairs = [cell.split(" ") for cell in line.split("\t")] if line.strip() else []
-            yield [(int(label), float(score)) for label, score in pairs]
+            row = [(int(label), float(score)) for label, score in pairs]
         except ValueError:
             raise ValueError(
                 f"{path}, line {number}: {line[:60]!r} is neither JSON nor `label score` pairs between tabs, as "
                 "`omikuji test --out_path` writes them."
             ) from None
+        yield row
 
 
 def _matrix_rows(path: str) -> Iterator[NumberedRow]:
