@@ -144,9 +144,9 @@ def similar_texts(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: t
             for similarity, row, number in zip(similarities, rows, numbers, strict=True)
             if similarity > 0
         ]
-        found += voting[:_SIMILAR]
-        for label in named:
-            found += [text for text in voting if label in text.labels][:_SIMILAR]
+        kept = {id(text) for text in voting[:_SIMILAR]}
+        kept |= {id(text) for label in named for text in [text for text in voting if label in text.labels][:_SIMILAR]}
+        found += [text for text in voting if id(text) in kept]
     merged: dict[tuple[int, tuple[str, ...]], SimilarText] = {}
     for text in sorted(found, key=lambda text: -text.similarity):
         # Names of labels have no number of their own.
