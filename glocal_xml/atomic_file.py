@@ -49,13 +49,7 @@ def write_atomically(path: str | os.PathLike, content: str | bytes | memoryview)
 
 
 def remove_leftovers(folder: str | os.PathLike, name: str | None = None) -> None:
-    """
-    Deletes what processes that were killed left of files they wrote; a file that is being written is locked.
-
-    Args:
-        folder: Where to look.
-        name: The file that was written; any by default.
-    """
+    """Deletes what killed processes left of a file, by default of any: one that is being written is locked."""
     pattern = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.[0-9a-f]{{32}}")
     found = [path for path in Path(folder).glob(".*") if pattern.fullmatch(path.name)] if fcntl is not None else []
     for path in found:

@@ -6,6 +6,4 @@ def check_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ValueError(
-            "Figures need matplotlib: install the extra by `pip install 'glocal-xml[analysis]'`."
-        ) from None
+        raise ValueError("Figures need matplotlib: get it with `pip install 'glocal-xml[analysis]'`.") from None

@@ -1,7 +1,6 @@
 """One command in several processes, as `torchrun` and `accelerate launch` start them: texts shared out by turns."""
 
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,19 +43,12 @@ def launched_processes() -> Iterator[Processes]:
         return
     # Rows are sent, not tensors: the processor does it, whatever the models run on.
     distributed.init_process_group("gloo", rank=processes.rank, world_size=processes.number)
-    # Launchers end all processes when one has failed; files that are half written must not stay.
-    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield processes
         # Not after a failure: the others would never come to say goodbye.
         distributed.barrier()
     finally:
-        signal.signal(signal.SIGTERM, previous)
         distributed.destroy_process_group()
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def own_device() -> str | None:

@@ -26,37 +26,30 @@ def tagged_rows(
     process, and so are scores, to the last digit.
 
     Args:
-        pipe: The pipeline, or what may be called like it.
-        rows: Rows with texts; read as they are needed.
-        text_column: Where a row has its text.
+        pipe, options: The pipeline, or what may be called like it, and its options.
+        rows, text_column: Rows, read as they are needed, and where each has its text.
         batch_size: How many texts go through the model together.
         processes: Those that share the rows; by default this one alone.
-        options: Those of the pipeline.
     """
-    windows = _windows(iter(rows), batch_size, text_column)
+    windows = _windows(rows, batch_size, text_column)
     while turn := list(islice(windows, processes.number)):
         own = turn[processes.rank] if processes.rank < len(turn) else []
         for tagged in processes.gathered(_tagged(pipe, own, text_column, batch_size=batch_size, **options)):
             yield from tagged
 
 
-def _windows(rows: Iterator[dict[str, Any]], batch_size: int, text_column: str) -> Iterator[list[dict[str, Any]]]:
+def _windows(rows: Iterable[dict[str, Any]], batch_size: int, text_column: str) -> Iterator[list[dict[str, Any]]]:
     """Runs of rows among which texts are sorted by length."""
-    size = batch_size
-    while window := _next_rows(rows, size, text_column):
-        yield window
-        # The first rows come soon, later ones fast.
-        size = min(2 * size, _SORTED_BATCHES * batch_size)
-
-
-def _next_rows(rows: Iterator[dict[str, Any]], number: int, text_column: str) -> list[dict[str, Any]]:
-    window, characters = [], 0
-    for row in islice(rows, number):
+    window, size, characters = [], batch_size, 0
+    for row in rows:
         window.append(row)
         characters += len(row[text_column])
-        if characters > _SORTED_CHARACTERS:
-            break
-    return window
+        if len(window) == size or characters > _SORTED_CHARACTERS:
+            yield window
+            # The first rows come soon, later ones fast.
+            window, size, characters = [], min(2 * size, _SORTED_BATCHES * batch_size), 0
+    if window:
+        yield window
 
 
 def _tagged(
@@ -70,13 +63,10 @@ def _tagged(
 
 def spread(row: dict[str, Any], top_k: int, branches: list[str]) -> dict[str, Any]:
     """A row for a spreadsheet: `label_1`, `score_1` and so on, with columns for the scores of branches."""
-    predictions = row["predictions"]
     cells = {name: value for name, value in row.items() if name != "predictions"}
-    for i in range(top_k):
-        item = predictions[i] if i < len(predictions) else {}
-        cells[f"label_{i + 1}"], cells[f"score_{i + 1}"] = item.get("label"), item.get("score")
-        for branch in branches:
-            cells[f"{branch}_{i + 1}"] = item.get("branch_scores", {}).get(branch)
+    for i, item in enumerate([*row["predictions"], *[{}] * top_k][:top_k], start=1):
+        cells[f"label_{i}"], cells[f"score_{i}"] = item.get("label"), item.get("score")
+        cells |= {f"{branch}_{i}": item.get("branch_scores", {}).get(branch) for branch in branches}
     return cells
 
 

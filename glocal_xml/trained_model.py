@@ -28,12 +28,7 @@ def plain_model_errors(model: str) -> Iterator[None]:
 
 
 def trained_config(model: str, **hub_options: Any) -> XMTCConfig:
-    """The configuration of a trained model; a `ValueError` says why there is none.
-
-    Args:
-        model: Folder or Hub id of the model.
-        hub_options: `revision` and `token`, for a model on the Hub.
-    """
+    """The configuration of a trained model, a folder or a Hub id with `revision` and `token`; or why there is none."""
     path = Path(model)
     if path.is_file():
         raise ValueError(f"{model} is a file, but a model is a folder or a Hub id; give the `output_dir` of its run.")
@@ -58,9 +53,7 @@ def trained_config(model: str, **hub_options: Any) -> XMTCConfig:
 def trained_tokenizer(model: str, **hub_options: Any) -> PreTrainedTokenizerBase:
     """The tokenizer of a trained model; options as for [`trained_config`]."""
     if Path(model).is_dir() and not Path(model, "tokenizer_config.json").is_file():
-        raise ValueError(
-            f"{model} has no tokenizer_config.json, which says how texts are read: copy the whole folder."
-        )
+        raise ValueError(f"{model} has no tokenizer_config.json, which says how to read texts: copy the whole folder.")
     with plain_model_errors(model):
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False, **hub_options)
     # Without its file it may be made up, with no words in it.
@@ -88,13 +81,8 @@ def open_pipeline(
     model: str, *, device: str | None = None, revision: str | None = None, token: str | None = None
 ) -> Pipeline:
     """
-    The pipeline of a trained model.
-
-    Args:
-        model: Folder or Hub id of the model.
-        device: `cpu`, `cuda:1` and the like; by default the accelerator where there is one.
-        revision: Branch, tag or commit, for a model on the Hub.
-        token: Token for a private model; by default the one this machine keeps.
+    The pipeline of a trained model, a folder or a Hub id, whose branch or commit and token may be given; by default on
+    the accelerator where there is one, else `cpu`, `cuda:1` and the like.
     """
     options = {name: value for name, value in {"revision": revision, "token": token}.items() if value is not None}
     check_device(device)

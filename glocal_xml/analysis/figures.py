@@ -1,106 +1,25 @@
-"""The figures of each study: which curves it draws, as PNG and SVG, and their numbers as CSV."""
+"""The figures of a study, as PNG and SVG, and their numbers as CSV."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from glocal_xml.atomic_file import write_atomically
+
 from .points import MeasuredPoint
-from .studies import Study
-from .tables import write_csv
+from .studies import Figure, Panel, Study
 
 # Colours of Okabe and Ito, told apart with any colour vision; the shapes tell them apart in grey.
 _STYLES = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D")]
 
 
-@dataclass(frozen=True)
-class Panel:
-    """
-    A column of [`_table`] as curves, each of the rows that a query finds; `zero` draws a line at zero, `least_span`
-    keeps small differences looking small.
-    """
-
-    y_name: str
-    column: str
-    curves: dict[str, str]
-    # Below two points of precision a single run tells little; the axis does not blow such differences up.
-    least_span: float = 2.0
-    zero: bool = False
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure: its title, its horizontal axis, its panels, one above the other, and the name of its files."""
-
-    title: str
-    x_name: str
-    panels: list[Panel]
-    name: str = "precision"
-
-
-_BRANCHES = {branch: f"branch == '{branch}'" for branch in ("both", "global", "local")}
-_LINES = {
-    "A-m: label-to-word attention on layer m": "is_final and line == 'A-m'",
-    "D-m: document token of layer m": "is_final and line == 'D-m'",
-}
-_LAYER, _SECOND = "layer that the local branch reads (0: embeddings)", "layer m of the second expert"
-_GAIN, _DIVERGENCE = (
-    "P@5 of both over global\n(percent of global)",
-    "JSD of global and local\n(nats, mean over labels)",
-)
-_KL = "KL(second || {last})\n(nats per text, sum over its true labels)"
-_CLUSTERS = [Panel("P@1 (percent)", "precision@1", {"APLC-XLNet": "is_final"})]
-
-# {last} is the expert on the last layer.
-FIGURES = {
-    ("layers", "glocal_xml"): [
-        Figure("P@5 against the local layer", _LAYER, [Panel("P@5 (percent)", "precision@5", _BRANCHES)]),
-        Figure(
-            "Gain of both branches and their divergence against the local layer",
-            _LAYER,
-            [
-                Panel(_GAIN, "gain", {"relative gain": "is_final"}, zero=True),
-                Panel(_DIVERGENCE, "jsd", {"Jensen-Shannon divergence": "is_final"}, least_span=0.0),
-            ],
-            "gain_and_divergence",
-        ),
-    ],
-    ("experts", "me_xml"): [
-        Figure(
-            "P@5 of two experts, {last} and a second one, against its layer",
-            _SECOND,
-            [Panel("P@5 of both experts (percent)", "precision@5", _LINES)],
-        ),
-        Figure(
-            "Divergence of the second expert from {last} on true labels",
-            _SECOND,
-            [Panel(_KL, "kl_per_text", _LINES, least_span=0.0)],
-            "divergence",
-        ),
-    ],
-    ("clusters", "aplc_xlnet"): [Figure("P@1 against the number of equal clusters", "number of clusters", _CLUSTERS)],
-    ("partitions", "aplc_xlnet"): [
-        Figure("P@1 of three partitions of the labels", "head / tail 1 / tail 2", _CLUSTERS)
-    ],
-    ("ablations", "glocal_xml"): [
-        Figure("P@5 of GlocalXML and its ablations", "model", [Panel("P@5 (percent)", "precision@5", _BRANCHES)])
-    ],
-    ("ablations", "me_xml"): [
-        Figure(
-            "P@5 of ME-XML and its ablations",
-            "experts and losses",
-            [Panel("P@5 of all experts (percent)", "precision@5", {"ME-XML": "is_final"})],
-        )
-    ],
-}
-
-
 def write_figures(folder: Path, study: Study, points: Sequence[MeasuredPoint], subtitle: str) -> str:
     """Writes all figures of a study as PNG and SVG, and their numbers as CSV; returns Markdown that shows them."""
     last, table, shown = points[0].point.changes.get("experts", [""])[-1], _table(points), []
-    for figure in FIGURES[study.name, study.model_type]:
+    for figure in study.figures:
         panels = [replace(panel, y_name=panel.y_name.format(last=last)) for panel in figure.panels]
         figure = replace(figure, title=figure.title.format(last=last), panels=panels)
         numbers = [_numbers(panel, table) for panel in panels]
@@ -110,12 +29,17 @@ def write_figures(folder: Path, study: Study, points: Sequence[MeasuredPoint], s
     return "\n\n".join(shown)
 
 
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    """Writes a table; numbers as Python reads them back."""
+    write_atomically(path, table.to_csv(index=False, lineterminator="\n"))
+
+
 def _table(points: Sequence[MeasuredPoint]) -> pd.DataFrame:
     """A row for each run and branch: percent of P@k, and with the final ranking what is of the run as a whole."""
     rows = []
     for measured in points:
         point, test, final = measured.point, measured.results["test"], measured.final_branch
-        of_run = dict(measured.divergences["pairs"][0]) if measured.divergences["pairs"] else {}
+        of_run = dict(*measured.divergences["pairs"][:1])
         # Nothing found is nothing to gain on.
         if alone := test.get("global", {}).get("precision@5"):
             of_run["gain"] = 100 * (test[final]["precision@5"] - alone) / alone

@@ -59,22 +59,19 @@ class MeasuredPoint:
 
 def real_changes(point: Point, model_args: ModelArguments) -> dict[str, Any]:
     """The changes of a point that do not hold in the recipe anyway: equal points of two studies are one run."""
-    recipe = {
+    defaults = {
         field.name: field.default if field.default_factory is MISSING else field.default_factory()
         for field in fields(config_class(model_args.model_type))
-    } | model_args.model_config
+    }
+    recipe = defaults | model_args.model_config
     return {name: value for name, value in point.changes.items() if name not in recipe or recipe[name] != value}
 
 
 def run_name(changes: dict[str, Any]) -> str:
     """Folder name of a run: `local_layer=0`, `experts=A-1,D-6--training_loss=collaborative`, or `as_recipe`."""
-    return "--".join(f"{name}={_written(value)}" for name, value in changes.items()) or "as_recipe"
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(_written, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    lists = {name: value if isinstance(value, list) else [value] for name, value in changes.items()}
+    written = {name: [f"{x:g}" if isinstance(x, float) else str(x) for x in values] for name, values in lists.items()}
+    return "--".join(f"{name}={','.join(values)}" for name, values in written.items()) or "as_recipe"
 
 
 def rates_of_points(rates: dict[str, float], names_of_points: Iterable[list[str]]) -> list[dict[str, float]]:

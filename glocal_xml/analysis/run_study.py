@@ -7,12 +7,10 @@ from pathlib import Path
 from glocal_xml.matplotlib_extra import check_matplotlib
 from glocal_xml.runs.model import encoder_config
 from glocal_xml.runs.run_once import Arguments
-from glocal_xml.training import DataArguments
 
 from .points import MeasuredPoint, measure_point, plan_runs
 from .studies import Point, find_study, study_points
-from .summary import write_study
-from .tables import band_table, precision_table
+from .tables import write_study
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +27,17 @@ def plan_study(
         layers: The layers of a sweep; all by default.
         seeds: Train every point with each of these; that of the arguments by default.
     """
-    study = find_study(name, arguments[0].model_type)
-    _check(arguments)
-    depth = encoder_config(arguments[0]).num_hidden_layers
+    model_args, data_args, args = arguments
+    study = find_study(name, model_args.model_type)
+    if model_args.encoder is None:
+        raise ValueError("A study trains its models: pass a recipe with an `encoder`, not a trained `model`.")
+    if data_args.dataset_name is None and (data_args.train_file is None or data_args.test_file is None):
+        raise ValueError("A study needs texts to train on and to judge by: pass `--train_file` and `--test_file`.")
+    if args.world_size > 1:
+        raise ValueError(f"A study runs in one process, not in {args.world_size}: start it by `glocal-xml analyse`.")
+    if args.resume_from_checkpoint not in (None, "last"):
+        raise ValueError("A study resumes by itself: leave out `--resume_from_checkpoint`.")
+    depth = encoder_config(model_args).num_hidden_layers
     return plan_runs(arguments, study_points(study, depth, layers), seeds)
 
 
@@ -61,30 +67,8 @@ def run_study(
         logger.info("point %d of %d: %s, seed %d", number, len(planned), point.name, own[2].seed)
         points.append(measure_point(point, own, overwrite=overwrite, keep_model=keep_models))
     model_args, data_args, args = arguments
-    study, folder = find_study(name, model_args.model_type), Path(args.output_dir, name)
-    write_study(folder, study, points, command, _data_name(data_args))
-    logger.info("%s\n\n%s\n\n%s", study.reproduces, precision_table(points), band_table(points))
+    file, folder = Path(data_args.train_file or ""), Path(args.output_dir, name)
+    data = data_args.dataset_name or file.parent.name or file.name.split(".")[0]
+    logger.info(write_study(folder, find_study(name, model_args.model_type), points, command, data))
     logger.info("figures and tables: %s", folder)
     return points
-
-
-def _check(arguments: Arguments) -> None:
-    model_args, data_args, args = arguments
-    if model_args.encoder is None:
-        raise ValueError("A study trains its models: pass a recipe with an `encoder`, not a trained `model`.")
-    if data_args.dataset_name is None and (data_args.train_file is None or data_args.test_file is None):
-        raise ValueError("A study needs texts to train on and to judge by: pass `--train_file` and `--test_file`.")
-    if args.world_size > 1:
-        raise ValueError(
-            f"A study runs in one process, this is one of {args.world_size}: start it by `glocal-xml analyse`."
-        )
-    if args.resume_from_checkpoint not in (None, "last"):
-        raise ValueError("A study resumes by itself: leave out `--resume_from_checkpoint`.")
-
-
-def _data_name(data_args: DataArguments) -> str:
-    """What to call the data: the dataset, or the folder of the training file."""
-    if data_args.dataset_name is not None:
-        return data_args.dataset_name
-    path = Path(data_args.train_file)
-    return path.parent.name or path.name.split(".")[0]

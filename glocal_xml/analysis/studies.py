@@ -18,6 +18,28 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Panel:
+    """A column of the results as curves, each of the rows that a query finds; `zero` draws a line at zero."""
+
+    y_name: str
+    column: str
+    curves: dict[str, str]
+    # Below two points of precision a single run tells little; the axis does not blow such differences up.
+    least_span: float = 2.0
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: its title, its horizontal axis, its panels, one above the other, and the name of its files."""
+
+    title: str
+    x_name: str
+    panels: list[Panel]
+    name: str = "precision"
+
+
+@dataclass(frozen=True)
 class Study:
     """A set of trainings of one family: what of its paper it reproduces, and what the paper found."""
 
@@ -27,6 +49,8 @@ class Study:
     found: str
     # Its models, from the depth of the encoder and the layers that were asked for.
     points: Callable[[int, Sequence[int]], list[Point]]
+    # What it draws; {last} is the expert on the last layer.
+    figures: list[Figure]
     # The first of its default layers; `None` where there is no choice of layers.
     first_layer: int | None = None
 
@@ -93,6 +117,21 @@ def expert_ablations(depth: int, layers: Sequence[int]) -> list[Point]:
     ]
 
 
+_BRANCHES = {branch: f"branch == '{branch}'" for branch in ("both", "global", "local")}
+_LINES = {
+    "A-m: label-to-word attention on layer m": "is_final and line == 'A-m'",
+    "D-m: document token of layer m": "is_final and line == 'D-m'",
+}
+_LAYER, _SECOND = "layer that the local branch reads (0: embeddings)", "layer m of the second expert"
+_P5 = Panel("P@5 (percent)", "precision@5", _BRANCHES)
+_P5_OF_TWO = Panel("P@5 of both experts (percent)", "precision@5", _LINES)
+_P5_OF_ALL = Panel("P@5 of all experts (percent)", "precision@5", {"ME-XML": "is_final"})
+_P1 = Panel("P@1 (percent)", "precision@1", {"APLC-XLNet": "is_final"})
+_GAIN = Panel("P@5 of both over global\n(percent of global)", "gain", {"relative gain": "is_final"}, zero=True)
+_CURVE = {"Jensen-Shannon divergence": "is_final"}
+_JSD = Panel("JSD of global and local\n(nats, mean over labels)", "jsd", _CURVE, 0.0)
+_KL = Panel("KL(second || {last})\n(nats per text, sum over its true labels)", "kl_per_text", _LINES, 0.0)
+
 STUDIES = [
     Study(
         "layers",
@@ -104,6 +143,15 @@ STUDIES = [
         "1, and lose with higher layers. On EURLex-4K, with the global classifier fixed and not trained anew for each "
         "layer as here, the divergence of the two branches falls as the layer rises, and the relative gain with it.",
         local_layers,
+        [
+            Figure("P@5 against the local layer", _LAYER, [_P5]),
+            Figure(
+                "Gain of both branches and their divergence against the local layer",
+                _LAYER,
+                [_GAIN, _JSD],
+                "gain_and_divergence",
+            ),
+        ],
         first_layer=0,
     ),
     Study(
@@ -113,6 +161,10 @@ STUDIES = [
         "With RoBERTa on EUR-Lex (section 4.4) label-to-word attention on an early layer as the second expert raises "
         "P@5 most, and the divergence of the two experts is correlated with P@5.",
         second_experts,
+        [
+            Figure("P@5 of two experts, {last} and a second one, against its layer", _SECOND, [_P5_OF_TWO]),
+            Figure("Divergence of the second expert from {last} on true labels", _SECOND, [_KL], "divergence"),
+        ],
         first_layer=1,
     ),
     Study(
@@ -122,6 +174,7 @@ STUDIES = [
         "On EURLex P@1 is highest, 87.72, with two clusters and falls gradually to 85.72 with six; on Wiki10 it falls "
         "slightly (section 5).",
         even_clusters,
+        [Figure("P@1 against the number of equal clusters", "number of clusters", [_P1])],
     ),
     Study(
         "partitions",
@@ -130,6 +183,7 @@ STUDIES = [
         "The more labels the head cluster holds the higher is P@1 on EURLex and Wiki10; on EURLex (0.7, 0.2, 0.1) is "
         "about 3 points above (0.1, 0.2, 0.7), on Wiki10 the difference is relatively small (section 5).",
         three_partitions,
+        [Figure("P@1 of three partitions of the labels", "head / tail 1 / tail 2", [_P1])],
     ),
     Study(
         "ablations",
@@ -140,6 +194,7 @@ STUDIES = [
         "/ 76.90 / 64.22 (both), branches of one model. With a stop gradient it is 87.12 / 75.04 / 62.94, 85.96 / "
         "72.68 / 59.56 and 88.51 / 76.73 / 64.27. The paper has no table with a pooler or of branches trained alone.",
         glocal_ablations,
+        [Figure("P@5 of GlocalXML and its ablations", "model", [_P5])],
     ),
     Study(
         "ablations",
@@ -151,6 +206,7 @@ STUDIES = [
         "L_div 62.96 for 2E (D-1 + D-12), 63.76 for 2E (A-12 + D-12), 64.85 for 3E (A-1 + A-6 + D-12) and 63.51 for "
         "3E (A-1 + D-6 + D-12).",
         expert_ablations,
+        [Figure("P@5 of ME-XML and its ablations", "experts and losses", [_P5_OF_ALL])],
     ),
 ]
 

@@ -2,8 +2,7 @@
 
 from .candidates import ScoredLabels
 from .figure import write_figure
-from .fit import judge_scores, report_lines
-from .quality import ReliabilityBins, expected_calibration_error, reliability_bins
+from .quality import ReliabilityBins, expected_calibration_error, judge_scores, reliability_bins, report_lines
 from .threshold import best_threshold, measures_at
 
 __all__ = [

@@ -39,11 +39,8 @@ class ScoredLabels:
         num_labels: int,
     ) -> "ScoredLabels":
         """
-        Args:
-            top_k_ids: Best labels of each text, (texts, candidates); a negative id is none.
-            top_k_scores: Their probabilities, (texts, candidates).
-            true_labels: True label ids of each text, as [`RankedLabels`] takes them.
-            num_labels: Size of the label space, labels met only in evaluation data included.
+        Pairs from the best labels of each text and their probabilities, both (texts, candidates), and true labels, as
+        [`RankedLabels`] takes them; `num_labels` counts labels too that are met only in evaluation data.
         """
         ranked, scores = RankedLabels(top_k_ids, true_labels, num_labels), np.asarray(top_k_scores, dtype=np.float64)
         if scores.shape != ranked.ids.shape:

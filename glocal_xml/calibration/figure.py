@@ -33,14 +33,8 @@ def write_figure(
     path: str | os.PathLike, before: ScoredLabels, after: ScoredLabels, blend: dict[str, Any], title: str
 ) -> None:
     """
-    Draws scores against the share of labels that are true, before and after a fit, with the size of each bin.
-
-    Args:
-        path: File to write; its ending decides the format.
-        before: The best labels of texts with the probabilities that they had.
-        after: The same with those of the blend; best of other texts than it was fitted on.
-        blend: What was fitted; its threshold is drawn.
-        title: What the texts are.
+    Draws scores against the share of labels that are true, before and after a fit, with the size of each bin, and the
+    threshold of the fitted blend; best of other texts than it was fitted on. The ending of the path is its format.
     """
     check_figure(path)
     from matplotlib.figure import Figure
@@ -56,12 +50,11 @@ def write_figure(
         shares = np.clip(bins.true_shares, 1 / (bins.counts + 1), bins.counts / (bins.counts + 1))
         errors = 2 * np.sqrt(shares * (1 - shares) / bins.counts)
         reach = np.stack([np.minimum(errors, bins.true_shares), np.minimum(errors, 1 - bins.true_shares)])
-        upper.errorbar(
-            *(bins.mean_scores, bins.true_shares, reach), color=_COLOUR, marker="o", capsize=3, label="labels by score"
-        )
+        style = {"color": _COLOUR, "marker": "o"}
+        upper.errorbar(bins.mean_scores, bins.true_shares, reach, **style, capsize=3, label="labels by score")
         error, brier = (judge(shown.scores, shown.is_true) for judge in (expected_calibration_error, brier_score))
         upper.set_title(f"{name}\ncalibration error {error:.5f}, Brier {brier:.5f}", fontsize=10)
-        lower.plot(bins.mean_scores, bins.counts, color=_COLOUR, marker="o", linestyle="")
+        lower.plot(bins.mean_scores, bins.counts, **style, linestyle="")
         lower.vlines(bins.mean_scores, 0.5, bins.counts, color=_COLOUR, linewidth=1)
         lower.set_yscale("log")
         lower.set_ylim(bottom=0.5)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from glocal_xml.metrics.ranking import ratio
 from glocal_xml.modeling.configuration_base import F_KINDS
 
 from .candidates import ScoredLabels
@@ -23,13 +24,12 @@ def best_threshold(pairs: ScoredLabels, average: str = "micro", beta: float = 1.
     each text. The F of a group only changes where one of its own labels is added, so that sorted changes add up to
     the F at every threshold.
 
+    It lies half-way between the lowest score that is given and the next one below, which no rounding can cross.
+
     Args:
         pairs: Labels with scores. True labels that are not among them are missed at any threshold.
         average: `"micro"`; `"macro"`, the mean over all labels; or `"samples"`, the mean over texts. 0/0 counts 0.
         beta: How much more recall counts than precision.
-
-    Returns:
-        A number half-way between the lowest score that is given and the next one below, which no rounding can cross.
     """
     check_average(average, beta)
     if not pairs.is_true.any():
@@ -61,13 +61,8 @@ def best_threshold(pairs: ScoredLabels, average: str = "micro", beta: float = 1.
 
 def measures_at(pairs: ScoredLabels, threshold: float, average: str = "micro", beta: float = 1.0) -> dict[str, float]:
     """
-    F, precision and recall of the labels with this score or more, how many a text gets, and how many texts get none.
-
-    Args:
-        pairs: Labels with scores; true labels that are not among them are missed.
-        threshold: Least score of a label that is given.
-        average: As for [`best_threshold`].
-        beta: As for [`best_threshold`].
+    F, precision and recall of the labels with this score or more, how many a text gets, and how many texts get none;
+    the rest as for [`best_threshold`].
     """
     check_average(average, beta)
     groups, true = _groups(pairs, average)
@@ -77,8 +72,8 @@ def measures_at(pairs: ScoredLabels, threshold: float, average: str = "micro", b
     per_text = np.bincount(pairs.texts[is_given], minlength=len(pairs.true_per_text))
     return {
         "f": float(_f(found, given, true, beta).mean()),
-        "precision": float(_ratio(found, given).mean()),
-        "recall": float(_ratio(found, true).mean()),
+        "precision": float(ratio(found, given).mean()),
+        "recall": float(ratio(found, true).mean()),
         "labels_per_text": float(per_text.mean()),
         "texts_without_labels": float((per_text == 0).mean()),
     }
@@ -92,9 +87,4 @@ def _groups(pairs: ScoredLabels, average: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _f(found: np.ndarray, given: np.ndarray, true: np.ndarray, beta: float) -> np.ndarray:
-    return _ratio((1 + beta**2) * found, given + beta**2 * true)
-
-
-def _ratio(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
-    """Elementwise quotient, 0/0 being 0."""
-    return np.divide(numerators, denominators, out=np.zeros(len(numerators)), where=denominators > 0)
+    return ratio((1 + beta**2) * found, given + beta**2 * true)

@@ -37,11 +37,7 @@ class Actions:
         self.tagger = tagger
 
     def predict(
-        self,
-        text: str,
-        top_k: int = 10,
-        threshold: float = 0.0,
-        candidate_labels: list[str] | None = None,
+        self, text: str, top_k: int = 10, threshold: float = 0.0, candidate_labels: list[str] | None = None
     ) -> list[dict]:
         """The labels of a text, best first: `[{"label", "score", "branch_scores"}]`."""
         self.tagger.check(text, top_k if isinstance(top_k, int) else None)
@@ -157,12 +153,8 @@ def beside_fields(
     action: Callable[..., Iterator[tuple[Any, ...]]], fields: dict[str, gr.HTML], results: dict[Any, Any]
 ) -> Callable[..., Iterator[dict]]:
     """
-    An action whose errors are shown beside the fields that caused them.
-
-    Args:
-        action: Yields values of all results.
-        fields: Where errors in each field are shown; first the one for errors that name no field.
-        results: What the action changes, and what it becomes after an error.
+    An action, which yields values of all results, with errors shown beside the fields that caused them: `fields` has a
+    place for each, first the one for errors that name no field; `results` what each result becomes after an error.
     """
 
     @functools.wraps(action)

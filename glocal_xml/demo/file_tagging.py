@@ -28,14 +28,8 @@ class TaggedFile(NamedTuple):
 
 def tag_file(tagger: Tagger, path: str, text_column: str, top_k: int, **options: Any) -> TaggedFile:
     """
-    Tags every text of a file; the results are put beside it, from where the page may serve them.
-
-    Args:
-        tagger: The model.
-        path: JSONL, CSV, TSV or plain lines, gzipped or not.
-        text_column: The column that holds the text.
-        top_k: Most labels of a text.
-        options: Further ones of the pipeline.
+    Tags every text of a file (JSONL, CSV, TSV or plain lines, gzipped or not) with at most `top_k` labels, by options
+    of the pipeline; the results are put beside it, from where the page may serve them.
     """
     num_texts = sum(1 for _ in read_text_rows(path, text_column=text_column))
     first, progress = [], gr.Progress()

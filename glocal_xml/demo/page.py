@@ -1,16 +1,31 @@
-"""What is on the page."""
+"""What is on the page, and how it looks: fonts of the system, colours for light and dark."""
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from .actions import Actions, beside_fields, messages, no_file
-from .look import CSS, SELECT_LABEL, THEME
 from .rendering import PARTS, shortened
 from .tagger import Tagger
 
+# Darker than those of Gradio, whose contrast is too low to read them well.
+THEME = gr.themes.Base(
+    primary_hue="blue",
+    neutral_hue="slate",
+    font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
+    font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"],
+).set(
+    body_text_color_subdued="*neutral_500",
+    body_text_color_subdued_dark="*neutral_400",
+    button_primary_background_fill="*primary_600",
+    button_primary_background_fill_hover="*primary_700",
+    input_placeholder_color="*neutral_500",
+    input_placeholder_color_dark="*neutral_400",
+)
+CSS, SELECT_LABEL = (Path(__file__).with_name(name).read_text("utf-8") for name in ("look.css", "select_label.js"))
 MOST_LABELS = 50
 NO_TEXT = PARTS.note("The labels of the text appear here.")
 FILE_TYPES = [".jsonl", ".csv", ".tsv", ".txt", ".gz"]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from glocal_xml.explain.html_page import html_templates
-from glocal_xml.explain.printable import printable
+from glocal_xml.explain.printable import short
 
 
 def percent(score: float) -> str:
@@ -21,9 +21,8 @@ def counted(number: int, name: str) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """The start of a text on one line."""
-    text = " ".join(printable(text[: 2 * longest]).split())
-    return text if len(text) <= longest else text[:longest].rstrip() + "…"
+    """The start of a text, which may be a book, on one line."""
+    return short(text[: 2 * longest], longest + 1)
 
 
 _TEMPLATES = html_templates(Path(__file__).parent)

@@ -43,14 +43,20 @@ def run_ensemble(
 
     Args:
         members: Folders or Hub ids of trained models with the same labels.
-        data_args: Files and how to read them.
-        args: Ranks of the metrics, folder of the results, batch size and device.
-        top_k: How many labels of each text to write to `predictions.jsonl`.
-        candidates: How many labels each member brings in.
+        data_args, args: Files and how to read them; ranks of the metrics, folder of results, batch size and device.
+        top_k, candidates: How many labels of each text to write to `predictions.jsonl`, and each member brings in.
     """
     started = time.time()
     check_members(members, top_k)
-    _check(members, data_args, args)
+    check_arguments(ModelArguments(model=members[0]), data_args, training=False)
+    given = {name: getattr(data_args, name) for name in ("train_file", "streaming", "windows")}
+    given["resume_from_checkpoint"] = args.resume_from_checkpoint
+    if unfit := [name for name, value in given.items() if value]:
+        raise ValueError(
+            f"An ensemble trains nothing and reads the start of its texts several times: leave out {', '.join(unfit)}."
+        )
+    if args.world_size > 1:
+        raise ValueError(f"An ensemble runs in one process, not {args.world_size}: start it by `glocal-xml ensemble`.")
     for member in members:
         check_run_folder(args.output_dir, resume=None, overwrite=args.overwrite_output, model=member)
     label_space = shared_label_space(members)
@@ -62,15 +68,9 @@ def run_ensemble(
     logger.info("labels: %s", label_space.describe())
     names = member_names(members)
     # All parts at once, so that each model is loaded twice and no more.
-    ids, scores, member_ids = ensemble_top_k(
-        members,
-        concatenate_datasets([part.select_columns("text") for part in texts.values()]),
-        label_space,
-        args,
-        top_k=depth,
-        candidates=candidates,
-        max_length=data_args.max_length,
-    )
+    all_texts = concatenate_datasets([part.select_columns("text") for part in texts.values()])
+    numbers = {"top_k": depth, "candidates": candidates, "max_length": data_args.max_length}
+    ids, scores, member_ids = ensemble_top_k(members, all_texts, label_space, args, **numbers)
     rankings = {ENSEMBLE: ids} | dict(zip(names, member_ids, strict=True))
     results = ensemble_facts(names, members, data_args, args, top_k=top_k, candidates=candidates, seed=args.seed)
     results["data"] = data_facts(texts, label_space)
@@ -79,9 +79,8 @@ def run_ensemble(
         rows, labels = slice(first, first + len(part)), list(part["labels"])
         first = rows.stop
         if name != "predict":
-            results[name] = {
-                row: ranking_metrics(best[rows], labels, label_space, args) for row, best in rankings.items()
-            }
+            found = {row: ranking_metrics(best[rows], labels, label_space, args) for row, best in rankings.items()}
+            results[name] = found
             logger.info("%s, %d texts\n%s", name, len(part), results_table(results[name], args))
         if name != "validation":
             best, values = ids[rows, :top_k], scores[rows, :top_k]
@@ -139,25 +138,9 @@ def member_names(members: Sequence[str]) -> list[str]:
 def check_members(members: Sequence[str], top_k: int) -> None:
     """Refuses what is no ensemble."""
     if len(members) < 2:
-        raise ValueError(
-            f"An ensemble needs two members or more, got {list(members)}: see `glocal-xml ensemble --help`."
-        )
+        raise ValueError(f"An ensemble needs two members or more, got {list(members)}: name further ones.")
     if top_k < 1:
         raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
-
-
-def _check(members: Sequence[str], data_args: DataArguments, args: XMTCTrainingArguments) -> None:
-    check_arguments(ModelArguments(model=members[0]), data_args, training=False)
-    given = {name: getattr(data_args, name) for name in ("train_file", "streaming", "windows")}
-    given["resume_from_checkpoint"] = args.resume_from_checkpoint
-    if unfit := [name for name, value in given.items() if value]:
-        raise ValueError(
-            f"An ensemble trains nothing and reads the start of its texts several times: leave out {', '.join(unfit)}."
-        )
-    if args.world_size > 1:
-        raise ValueError(
-            f"An ensemble runs in one process, this is one of {args.world_size}: start it by `glocal-xml ensemble`."
-        )
 
 
 def _check_candidates(members: Sequence[str], candidates: int, depth: int) -> None:

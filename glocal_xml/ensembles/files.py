@@ -24,11 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_file_ensemble(
-    paths: Sequence[str],
-    data_args: DataArguments,
-    args: XMTCTrainingArguments,
-    *,
-    top_k: int = 10,
+    paths: Sequence[str], data_args: DataArguments, args: XMTCTrainingArguments, *, top_k: int = 10
 ) -> dict[str, Any]:
     """
     Averages prediction files of the same texts, in the same order; a label that a file does not have counts 0 there.
@@ -37,8 +33,7 @@ def run_file_ensemble(
         paths: The files; see [`read_prediction_file`].
         data_args: Test texts, where metrics are asked for; training texts for the counts behind PSP and bands; names
             of labels, for files that have numbers.
-        args: Ranks of the metrics and folder of the results.
-        top_k: How many labels of each text to write to `predictions.jsonl`.
+        args, top_k: As in [`run_ensemble`].
     """
     started = time.time()
     check_members(paths, top_k)
@@ -65,8 +60,8 @@ def run_file_ensemble(
         for name, best in rankings.items():
             # Those that go by training counts only where these are known.
             ks = [k for k in args.metrics_at if k <= best.shape[1]]
-            known = ranking_metrics(best, true, space, args) if has_counts else xmtc_metrics(best, true, ks=ks)
-            results["test"][name] = known
+            metrics = ranking_metrics(best, true, space, args) if has_counts else xmtc_metrics(best, true, ks=ks)
+            results["test"][name] = metrics
         logger.info("test, %d texts\n%s", len(test), results_table(results["test"], args))
         if not has_counts:
             logger.info("PSP needs training counts: pass the training texts by `--train_file`.")

@@ -1,13 +1,10 @@
 """Predictions kept in files, by this package and by others: labels of each text by name, with scores."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from glocal_xml.data import BadRow, read_text_rows
 from glocal_xml.data.array_files import read_sparse_matrix
@@ -16,19 +13,13 @@ from glocal_xml.data.text_files import check_file, read_json_objects
 
 # By their names; a model is a folder or an id on the Hub.
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".npz", ".txt", ".txt.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
+# Numbers of labels with their scores, best first.
+NumberedRow = list[tuple[int, float]]
 
 
 @dataclass
 class PredictionFile:
-    """
-    What a file says of each text.
-
-    Args:
-        path: The file.
-        labels: Names of the labels of each text, best first.
-        scores: Their scores.
-        texts: The texts, where the file has them.
-    """
+    """What a file says of each text: names of its labels, best first, their scores, and the text if it is there."""
 
     path: str
     labels: list[list[str]]
@@ -56,37 +47,35 @@ def read_prediction_file(
     - the text file of `omikuji test --out_path`: a line for each text, `label score` between tabs;
     - the sparse matrix (texts, labels) that PECOS saves as `.npz`.
 
-    Args:
-        path: The file.
-        label_names: Label i is `label_names[i]`, for the last two, which know labels by number.
-        text_column: The field of the text in JSON lines, where they have it.
+    The last two know labels by number: label i is `label_names[i]`.
     """
     path = str(check_file(path))
     if path.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
         raise ValueError(f"{path} is for spreadsheets, which labels may be changed for; give predictions as .jsonl.")
-    if path.endswith(".npz"):
-        read = _from_matrix(path, _known(path, label_names))
+    is_matrix = path.endswith(".npz")
+    lines = [] if is_matrix else [row["text"] for row in read_text_rows(path, file_format="lines")]
+    if lines and lines[0].lstrip().startswith("{"):
+        rows = _json_rows(path, text_column)
     else:
-        rows = [row["text"] for row in read_text_rows(path, file_format="lines")]
-        if rows and rows[0].lstrip().startswith("{"):
-            read = _from_json_lines(path, text_column)
-        else:
-            read = _from_omikuji(path, rows, _known(path, label_names))
-    _check_scores(read)
-    return read
+        numbered = _matrix_rows(path) if is_matrix else _omikuji_rows(path, lines)
+        rows = ((_named(path, row, label_names), None) for row in numbered)
+    labels, scores, texts = [], [], []
+    for number, (row, text) in enumerate(rows, start=1):
+        if len({label for label, _ in row}) != len(row):
+            raise ValueError(f"{path}, row {number}: a label is there twice; give each once.")
+        if wrong := [score for _, score in row if not 0 <= score <= 1]:
+            raise ValueError(
+                f"{path}, row {number}: the score {wrong[0]} is no probability, so that a mean with others would "
+                "say nothing: give scores from 0 to 1."
+            )
+        labels.append([label for label, _ in row])
+        scores.append([score for _, score in row])
+        texts.append(text)
+    return PredictionFile(path, labels, scores, None if None in texts else texts)
 
 
-def _known(path: str, label_names: Sequence[str] | None) -> Sequence[str]:
-    if label_names is None:
-        raise ValueError(
-            f"{path} has numbers for labels: pass their names, a line each, by `--label_names_file`, such as the "
-            "labels.txt of a trained model where the numbers are those of it."
-        )
-    return label_names
-
-
-def _from_json_lines(path: str, text_column: str) -> PredictionFile:
-    labels, scores, texts, rows = [], [], [], list(read_json_objects(Path(path)))
+def _json_rows(path: str, text_column: str) -> Iterator[tuple[list[tuple[str, float]], str | None]]:
+    rows = list(read_json_objects(Path(path)))
     # A run writes the texts that it was to predict behind its test texts.
     has_test = any(isinstance(row, dict) and row.get("part") == "test" for _, row in rows)
     for number, row in rows:
@@ -103,57 +92,39 @@ def _from_json_lines(path: str, text_column: str) -> PredictionFile:
                 f'{path}, line {number}: no `predictions` of the form [{{"label": "…", "score": 0.5}}, …]; write the '
                 "file with `glocal-xml predict`."
             ) from None
-        labels.append([label for label, _ in pairs])
-        scores.append([score for _, score in pairs])
-        texts.append(row.get(text_column))
-    return PredictionFile(path, labels, scores, None if None in texts else texts)
+        yield pairs, row.get(text_column)
 
 
-def _from_omikuji(path: str, rows: Iterable[str], label_names: Sequence[str]) -> PredictionFile:
-    labels, scores = [], []
-    for number, row in enumerate(rows, start=1):
+def _omikuji_rows(path: str, lines: Iterable[str]) -> Iterator[NumberedRow]:
+    for number, line in enumerate(lines, start=1):
         try:
-            pairs = [cell.split(" ") for cell in row.split("\t")] if row.strip() else []
-            ids, values = [int(label) for label, _ in pairs], [float(score) for _, score in pairs]
+            pairs = [cell.split(" ") for cell in line.split("\t")] if line.strip() else []
+            row = [(int(label), float(score)) for label, score in pairs]
         except ValueError:
             raise ValueError(
-                f"{path}, line {number}: {row[:60]!r} is neither JSON nor `label score` pairs between tabs, as "
+                f"{path}, line {number}: {line[:60]!r} is neither JSON nor `label score` pairs between tabs, as "
                 "`omikuji test --out_path` writes them."
             ) from None
-        labels.append(_names(path, ids, label_names))
-        scores.append(values)
-    return PredictionFile(path, labels, scores)
+        yield row
 
 
-def _from_matrix(path: str, label_names: Sequence[str]) -> PredictionFile:
+def _matrix_rows(path: str) -> Iterator[NumberedRow]:
     matrix = read_sparse_matrix(path)
-    labels, scores = [], []
     for start, end in pairwise(matrix.indptr):
-        ids, values = matrix.indices[start:end], matrix.data[start:end].astype(float)
+        ids, values = matrix.indices[start:end].tolist(), matrix.data[start:end].astype(float).tolist()
         # PECOS does not always write the best first.
-        order = np.lexsort((ids, -values))
-        labels.append(_names(path, ids[order].tolist(), label_names))
-        scores.append(values[order].tolist())
-    return PredictionFile(path, labels, scores)
+        yield sorted(zip(ids, values, strict=True), key=lambda pair: (-pair[1], pair[0]))
 
 
-def _names(path: str, ids: list[int], label_names: Sequence[str]) -> list[str]:
-    if ids and not 0 <= min(ids) <= max(ids) < len(label_names):
-        wrong = next(i for i in ids if not 0 <= i < len(label_names))
+def _named(path: str, row: NumberedRow, label_names: Sequence[str] | None) -> list[tuple[str, float]]:
+    if label_names is None:
         raise ValueError(
-            f"{path} has label {wrong}, but there are {len(label_names)} names, from 0 on: pass the names of the "
+            f"{path} has numbers for labels: pass their names, a line each, by `--label_names_file`, such as the "
+            "labels.txt of a trained model where the numbers are those of it."
+        )
+    if wrong := [label for label, _ in row if not 0 <= label < len(label_names)]:
+        raise ValueError(
+            f"{path} has label {wrong[0]}, but there are {len(label_names)} names, from 0 on: pass the names of the "
             "labels it was made with by `--label_names_file`."
         )
-    return [label_names[i] for i in ids]
-
-
-def _check_scores(read: PredictionFile) -> None:
-    for number, (labels, scores) in enumerate(zip(read.labels, read.scores, strict=True), start=1):
-        if len(set(labels)) != len(labels):
-            raise ValueError(f"{read.path}, row {number}: a label is there twice; give each once.")
-        wrong: list[Any] = [score for score in scores if not 0 <= score <= 1]
-        if wrong:
-            raise ValueError(
-                f"{read.path}, row {number}: the score {wrong[0]} is no probability, so that a mean with others would "
-                "say nothing: give scores from 0 to 1."
-            )
+    return [(label_names[label], score) for label, score in row]

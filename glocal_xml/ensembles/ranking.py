@@ -41,10 +41,8 @@ def ensemble_top_k(
     Args:
         members: Folders or Hub ids of trained models with the labels of `label_space`.
         texts: A column `text`.
-        label_space: The labels.
         args: Batch size, device, and whether to show progress.
-        top_k: How many labels to rank for each text.
-        candidates: How many labels each model brings in, at least `top_k`.
+        top_k, candidates: How many labels to rank for each text, and how many, at least as many, each model brings in.
         max_length: Longest text in tokens; by default that of each model.
 
     Returns:
@@ -64,13 +62,8 @@ def ensemble_top_k(
 
 def union_of_labels(rankings: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """
-    The labels of each text that are in any ranking, ascending.
-
-    Args:
-        rankings: Label ids of the same texts, each of shape (texts, labels).
-
-    Returns:
-        Ids and whether each counts, both (texts, most labels of a text); what does not count repeats an id that does.
+    The labels of each text that are in any ranking, (texts, labels) each, ascending, and whether each counts, both
+    (texts, most labels of a text); what does not count repeats an id that does.
     """
     label_ids = np.sort(np.concatenate(rankings, axis=1), axis=1)
     is_repeated = np.zeros(label_ids.shape, dtype=bool)
@@ -117,10 +110,6 @@ def _open(
     check_length(model, tokenizer.model_max_length)
     texts = with_whole_texts(texts, tokenizer) if model.text_experts() else texts
     tokens = start_tokens(texts, tokenizer, tokenizer.model_max_length)
-    loader = DataLoader(
-        tokens,
-        batch_size=args.per_device_eval_batch_size,
-        collate_fn=XMTCCollator(tokenizer),
-    )
+    loader = DataLoader(tokens, batch_size=args.per_device_eval_batch_size, collate_fn=XMTCCollator(tokenizer))
     bar = tqdm(loader, desc=f"{os.path.basename(os.path.abspath(member))}: {what}", disable=args.disable_tqdm)
     return model, ({name: values.to(args.device) for name, values in batch.items()} for batch in bar)

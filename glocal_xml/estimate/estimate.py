@@ -22,44 +22,29 @@ _BYTES_OF_A_TOKEN = 6
 
 @dataclass(frozen=True)
 class Estimate:
-    """
-    What a run will take.
-
-    Args:
-        parameters: Number of parameters by part.
-        memory_bytes: Bytes of each part when a training step needs most, and their sum, `peak`.
-        rows_in_play_in_an_epoch: Share of the rows of sparse label tables that are updated; None without such tables.
-        texts_of_a_batch: Texts of a batch.
-        tokens_of_a_text: Tokens that a text of an average batch is padded to.
-        step_flops: Floating-point operations of the products of such a batch by part.
-        step_seconds: Seconds of a step by part, and their sum, `all`.
-        steps: Optimiser steps of the run.
-        evaluation_seconds: Seconds of all evaluations of the run.
-        run_seconds: Seconds of steps and evaluations.
-    """
+    """What a run will take; numbers of parameters, bytes, operations and seconds are given by part."""
 
     parameters: dict[str, int]
+    # When a training step needs most; their sum is `peak`.
     memory_bytes: dict[str, int]
+    # Share of the rows of sparse label tables that are updated; None without such tables.
     rows_in_play_in_an_epoch: float | None
     texts_of_a_batch: int
+    # That a text of an average batch is padded to.
     tokens_of_a_text: int
+    # Floating-point operations of the products of such a batch.
     step_flops: dict[str, float]
+    # Their sum is `all`.
     step_seconds: dict[str, float]
+    # Of the optimiser, in the whole run.
     steps: int
     evaluation_seconds: float
+    # Steps and evaluations.
     run_seconds: float
 
 
 def estimate_run(config: XMTCConfig, workload: Workload, args: XMTCTrainingArguments, process: int) -> Estimate:
-    """
-    Estimates a run, in seconds.
-
-    Args:
-        config: The model's configuration.
-        workload: Data and batches.
-        args: Training arguments.
-        process: Bytes of a process that has only imported the packages.
-    """
+    """Estimates a run, in seconds; `process` is the bytes of a process that has only imported the packages."""
     model, steps = plan_model(config, args.gradient_checkpointing), workload.number_of_steps(args)
     texts = min(args.per_device_train_batch_size, workload.num_texts)
     tokens = math.ceil(workload.padded_length(texts, args.train_sampling_strategy == "group_by_length"))

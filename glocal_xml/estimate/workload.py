@@ -19,25 +19,19 @@ _SIMULATED_BATCHES = 200
 
 @dataclass(frozen=True)
 class Workload:
-    """
-    Data and batches of a run.
-
-    Args:
-        num_labels: Number of labels.
-        num_texts: Training texts.
-        lengths: Lengths of (a sample of) the training texts in tokens, cut at the longest allowed.
-        labels_per_text: Mean number of labels of a training text.
-        label_counts: Training texts of each label in falling order, where they are known.
-        num_evaluated: Texts of the validation and of the test part.
-        token_types: Whether the tokenizer gives token types, which some encoders have parameters for.
-    """
+    """Data and batches of a run: numbers of labels and of training texts, and what follows."""
 
     num_labels: int
     num_texts: int
+    # Of (a sample of) the training texts in tokens, cut at the longest allowed.
     lengths: np.ndarray
+    # The mean over training texts.
     labels_per_text: float
+    # Training texts of each label in falling order, where they are known.
     label_counts: np.ndarray | None = None
+    # Texts of the validation and of the test part.
     num_evaluated: tuple[int, int] = (0, 0)
+    # Whether the tokenizer gives token types, which some encoders have parameters for.
     token_types: bool = False
 
     @property
@@ -86,9 +80,8 @@ def measured_workload(texts: dict[str, Any], label_space: LabelSpace, tokenizer:
     train = texts["train"]
     if hasattr(train, "__len__"):
         order = np.random.default_rng(0).permutation(len(train))[:_SAMPLED_TEXTS]
-        sample = [train[int(i)] for i in np.sort(order)]
-    else:
-        sample = islice(train, _SAMPLED_TEXTS)
+        train = train.select(np.sort(order))
+    sample = islice(train, _SAMPLED_TEXTS)
     tokens = tokenizer([row["text"] for row in sample], truncation=True, max_length=tokenizer.model_max_length)
     counts = np.sort(np.asarray(label_space.counts))[::-1]
     return Workload(
@@ -102,20 +95,7 @@ def measured_workload(texts: dict[str, Any], label_space: LabelSpace, tokenizer:
     )
 
 
-def described_workload(
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    num_labels: int,
-    num_texts: int,
-    labels_per_text: float,
-    num_test_texts: int = 0,
-) -> Workload:
+def described_workload(tokenizer: PreTrainedTokenizerBase, **sizes: Any) -> Workload:
     """The workload of texts that are not at hand, all of them as long as the tokenizer allows."""
-    return Workload(
-        num_labels=num_labels,
-        num_texts=num_texts,
-        lengths=np.array([tokenizer.model_max_length]),
-        labels_per_text=labels_per_text,
-        num_evaluated=(0, num_test_texts),
-        token_types="token_type_ids" in tokenizer.model_input_names,
-    )
+    lengths, has_types = np.array([tokenizer.model_max_length]), "token_type_ids" in tokenizer.model_input_names
+    return Workload(lengths=lengths, token_types=has_types, **sizes)

@@ -9,10 +9,9 @@ from glocal_xml.modeling.encoder import evaluation_mode
 from glocal_xml.modeling.experts import BIAS, DENSE, FREQUENCY, LEXICAL, MEMORY, add_branch
 from glocal_xml.modeling.label_scores import product_logits
 
-from .branch_logit import has_evidence, label_biases, tree_paths
 from .encoded_text import EncodedText
 from .explanation import SimilarText
-from .lexical_words import lexical_contributions
+from .lexical_words import lexical_contributions, slope
 
 TREE = "tree"
 # How many similar texts to name, of all and of those that have a label.
@@ -23,20 +22,42 @@ _MEMORIES = {MEMORY: "words", DENSE: "meaning"}
 
 @dataclass
 class LogitParts:
-    """
-    Addends of the logits of labels.
+    """Addends of the logits of labels."""
 
-    Args:
-        of_tokens: What each token adds, (labels, tokens): those that the encoder reads, then, where the lexical expert
-            takes part, those of the whole text.
-        parts: What has no words, (labels,) each, by its name among the weights of the blend; `"tree"` for the way down
-            a label tree.
-        bias: What is there before anything is read, (labels,).
-    """
-
+    # (labels, tokens): of those that the encoder reads, then, where the lexical expert takes part, of the whole text.
     of_tokens: torch.Tensor
+    # What has no words, (labels,) each, by its name among the weights of the blend; "tree" for the way down a tree.
     parts: dict[str, torch.Tensor]
+    # What is there before anything is read, (labels,).
     bias: torch.Tensor
+
+
+def has_evidence(model: XMTCPreTrainedModel) -> bool:
+    """Whether the branches with attention add up over words."""
+    return getattr(model.config, "attention_scoring", None) == "evidence"
+
+
+@torch.no_grad()
+def label_biases(model: XMTCPreTrainedModel, branch: str, label_ids: torch.Tensor) -> torch.Tensor:
+    """Biases of labels in a branch, of shape (labels,)."""
+    rows, shard = model.branch_heads()[branch].label_embeddings.read(), getattr(model, "label_shard", None)
+    if not model.config.label_bias:
+        return torch.zeros(len(label_ids), dtype=torch.double)
+    if shard is None:
+        return rows.biases(label_ids).cpu().double()
+    # Labels may be split over processes, each with the biases of its own.
+    return shard.collect(lambda ids: rows.biases(ids).unsqueeze(0), label_ids)[0].cpu().double()
+
+
+@torch.no_grad()
+def tree_paths(model: XMTCPreTrainedModel, label_ids: torch.Tensor, encoded: EncodedText) -> torch.Tensor | None:
+    """Logits of the ways down the label tree to the clusters of labels, (labels,); none without a tree."""
+    if not getattr(model.config, "tree_levels", None):
+        return None
+    with evaluation_mode(model):
+        scores = model(**encoded.head_inputs, output_scores=True).scores
+    # Where there are experts or a blend, the heads are a part of the scores.
+    return getattr(scores, "heads", scores).paths(label_ids.unsqueeze(0))[0].cpu().double()
 
 
 def takes_part(name: str, weights: dict[str, float]) -> bool:
@@ -70,7 +91,7 @@ def blended_logit(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: t
             of_branch, start = of_branch.cpu().double(), start.cpu().double()
             first, last = (add_branch(torch.zeros_like(start), name, ends, weights) for ends in (start, values))
             # Where the slope changes between the two, all tokens share the one that leads from end to end.
-            of_text = of_branch * _slope(first, last, of_branch.sum(dim=1))[:, None]
+            of_text = of_branch * slope(first, last, of_branch.sum(dim=1))
             bias += first
         elif name in by_words:
             of_branch, start, way = _of_head(model, name, encoded, label_ids)
@@ -96,17 +117,11 @@ def _of_head(
     lexical expert.
     """
     of_tokens = model.word_contributions(label_ids, **encoded.head_inputs, branch=branch)[0].cpu().double()
-    biases, paths = label_biases(model, branch, label_ids), tree_paths(model, label_ids, encoded.head_inputs)
+    biases, paths = label_biases(model, branch, label_ids), tree_paths(model, label_ids, encoded)
     if paths is None:
         return of_tokens, biases, None
-    paths, rise = paths.cpu().double(), of_tokens.sum(dim=1)
-    start = product_logits(paths, biases)
-    slope = _slope(start, product_logits(paths, biases + rise), rise)
-    return of_tokens * slope[:, None], biases, start - biases
-
-
-def _slope(start: torch.Tensor, end: torch.Tensor, rise: torch.Tensor) -> torch.Tensor:
-    return torch.where(rise.abs() > 1e-9, (end - start) / rise, 0.0)
+    start, rise = product_logits(paths, biases), of_tokens.sum(dim=1)
+    return of_tokens * slope(start, product_logits(paths, biases + rise), rise), biases, start - biases
 
 
 @torch.no_grad()

@@ -13,18 +13,10 @@ BETWEEN_WORDS = "between words"
 
 class EncodedText:
     """
-    Tokens of one text, and where they stand in it.
-
-    Args:
-        model: The model.
-        tokenizer: Its (fast) tokenizer.
-        text: The text.
-        max_length: Most tokens that the encoder reads; by default what the tokenizer was saved with.
+    Tokens of one text, of which the encoder reads at most `max_length`, and where they stand in it.
 
     Attributes:
-        text: The text.
-        inputs: What the model takes, with the ids of the whole text where it has experts.
-        head_inputs: The same without these.
+        inputs, head_inputs: What the model takes, with and without the ids of the whole text that experts read.
         head_spans: Where the tokens that the encoder reads start and end, in characters; none without an encoder.
         text_spans: Where all tokens do.
         is_cut: Whether the encoder reads a part of the text alone.

@@ -26,13 +26,9 @@ FURTHER_WORDS = "further words"
 @dataclass
 class SimilarText:
     """
-    A training text that is similar to the explained one.
-
-    Args:
-        number: Its number among the training texts, counted from 0; -1 for the name of a label.
-        similarity: Cosine similarity, 0 to 1.
-        labels: Names of its labels.
-        by: What is similar: its `"words"` (expert `memory`), its `"meaning"` (`dense`), or `"words and meaning"`.
+    A training text that is similar to the explained one: its number, counted from 0 (-1 for the name of a label), the
+    cosine, the names of its labels, and what is similar: its `"words"` (expert `memory`), its `"meaning"` (`dense`) or
+    `"words and meaning"`.
     """
 
     number: int
@@ -57,16 +53,12 @@ class LabelExplanation:
     branch. With `attention_scoring="mlp"` and no blend there is attention alone, and these fields are `None`.
 
     Args:
-        label: Name of the label.
-        score: Final probability.
-        branch_scores: Probability of each branch.
-        local_share: What part of the score the branches with label-word attention bring, 0 to 1. The score is the mean
-            over branches, so it is the sum of their probabilities by the sum of all. With a label tree the probability
-            of every branch includes the way down to the label's cluster, which cancels: the share is then that of
-            telling the label from the others of its cluster. 1 where all branches have attention; `None` with a blend.
+        label, score, branch_scores: Name of the label, final probability, and that of each branch.
+        local_share: What part of the score, which is the mean over branches, those with label-word attention bring, 0
+            to 1: the sum of their probabilities by the sum of all. With a label tree it is that of telling the label
+            from the others of its cluster, since the way down there cancels. `None` with a blend.
         word_weights: With what share of its attention the label read each of the explanation's words. Special tokens
-            (`[CLS]`, `<sep>`) have a share too, which is left out and not given to the words: the sum may be below 1.
-            `None` where the model has no attention.
+            (`[CLS]`, `<sep>`) have a share too, which is left out: the sum may be below 1. `None` without attention.
         words: The words that matter most with their contributions, or else their attention; the largest first,
             whatever their sign. Occurrences of a word are summed.
         word_contributions: What each of the explanation's words adds to the logit: above 0 for the label, below 0
@@ -78,8 +70,7 @@ class LabelExplanation:
             down a label tree, in branches that read words). Empty without a blend.
         bias: What is there before anything is read: the bias of the label, and with a blend also that of the blend and
             where the lexical expert starts; 0 where there is none.
-        logit: The sum of all of these. Without a blend its sigmoid is the probability of the branch, or, with a label
-            tree, that of the label given its cluster.
+        logit: The sum of all of these; with a label tree and no blend that of the label given its cluster.
         cluster_score: With a label tree and no blend, the probability of the way down to the cluster of the label;
             times the sigmoid of the logit it is the probability of the branch.
     """
@@ -120,9 +111,8 @@ class Explanation:
     Labels of a text and what is behind each.
 
     Args:
-        text: The text.
+        text, labels: The text, and the explained labels.
         words: Every word that was read, each occurrence with its place, in the order of the text.
-        labels: The explained labels.
         branch: The branch whose words are shown; `"blend"` for all that adds to the final score, `"all"` for the mean
             of all branches that read words.
         truncated: Whether the text was too long, so that words before the first or after the last of `words` were not
@@ -157,9 +147,8 @@ class Explanation:
                 "The number of a word is what it adds to the label's logit: + speaks for the label, - against it. All "
                 f"words, {''.join(f'{name}, ' for name in named)}special tokens and the bias sum to {self._whole()}."
             )
-        where = f"the branch {self.branch}"
-        if self.branch == ALL_BRANCHES:
-            where = "the branches that read words (their mean, weighted by their probabilities)"
+        all_words = "the branches that read words (their mean, weighted by their probabilities)"
+        where = all_words if self.branch == ALL_BRANCHES else f"the branch {self.branch}"
         return (
             f"The number of a word is what it adds to the label's logit in {where}: + speaks for the label, - against "
             f"it. All words, special tokens and the bias of the label sum to {self._whole()}."
@@ -182,28 +171,20 @@ class Explanation:
         return f"long: the encoder read {read}, the lexical expert all of them"
 
     def similar_with(self, label_row: int) -> list[SimilarText]:
-        """
-        The similar training texts that have a label.
-
-        Args:
-            label_row: Which of `labels` is meant.
-        """
+        """The similar training texts that have the label `labels[label_row]`."""
         return [text for text in self.similar_texts if self.labels[label_row].label in text.labels]
 
     def rest(self, label_row: int, shown: Sequence[str] | None = None) -> list[tuple[str, float]]:
         """
-        What, beside some words, adds to the logit of a label: other words, parts without words, special tokens and the
-        bias, each by name. Together with those words it sums to the logit. Empty where there is attention alone.
-
-        Args:
-            label_row: Which of `labels` is meant.
-            shown: The words that are shown by themselves; those in `words` of the label by default.
+        What, beside some words, adds to the logit of `labels[label_row]`: other words, parts without words, special
+        tokens and the bias, each by name. Together with those words, by default `words` of the label, it sums to the
+        logit. Empty where there is attention alone.
         """
         label = self.labels[label_row]
         if label.logit is None:
             return []
         named = {word for word, _ in label.words} if shown is None else set(shown)
-        numbers = [] if label.word_contributions is None else zip(self.words, label.word_contributions, strict=True)
+        numbers = zip(self.words, label.word_contributions or (), strict=False)
         others = [value for word, value in numbers if word.text not in named]
         return [
             *([("other words", sum(others))] if others else []),
@@ -214,11 +195,8 @@ class Explanation:
 
     def addends(self, label_row: int) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
         """
-        Contributions as people are shown them: words, and all the rest; without what rounds to nothing, so that what
-        is left sums to the logit as far as two digits tell.
-
-        Args:
-            label_row: Which of `labels` is meant.
+        Contributions to `labels[label_row]` as people are shown them: words, and all the rest; without what rounds to
+        nothing, so that what is left sums to the logit as far as two digits tell.
         """
         label = self.labels[label_row]
         words = [] if label.word_contributions is None else label.words
@@ -236,15 +214,13 @@ class Explanation:
         number = sum(word.end <= characters for word in self.words)
         words, labels = self.words[:number], []
         for label in self.labels:
-            fields: dict[str, Any] = {}
-            if label.word_weights is not None:
-                fields["word_weights"] = label.word_weights[:number]
+            start = replace(label, word_weights=label.word_weights and label.word_weights[:number])
             if label.word_contributions is not None:
-                further = sum(label.word_contributions[number:])
-                others = {**label.other_contributions, **({FURTHER_WORDS: further} if further else {})}
-                fields |= {"word_contributions": label.word_contributions[:number], "other_contributions": others}
-            labels.append(replace(label, **fields))
-            labels[-1].words = strongest_words(words, labels[-1].word_values, len(label.words))
+                start.word_contributions = label.word_contributions[:number]
+                if further := sum(label.word_contributions[number:]):
+                    start.other_contributions = {**label.other_contributions, FURTHER_WORDS: further}
+            start.words = strongest_words(words, start.word_values, len(label.words))
+            labels.append(start)
         return replace(self, text=self.text[:characters] + "…", words=words, labels=labels)
 
     def to_dict(self) -> dict[str, Any]:
@@ -252,24 +228,13 @@ class Explanation:
         return asdict(self)
 
     def to_text(self, color: bool = False, legend: bool = True) -> str:
-        """
-        Lines for a terminal.
-
-        Args:
-            color: Whether to colour them.
-            legend: Whether to say below them what the numbers are.
-        """
+        """Lines for a terminal, in colour or not; the legend below them says what the numbers are."""
         from .terminal_text import terminal_text
 
         return terminal_text(self, color, legend)
 
     def highlighted_html(self, label_row: int) -> str:
-        """
-        The text as a fragment of HTML, its words marked for a label; all that comes from the text is escaped.
-
-        Args:
-            label_row: Which of `labels` is meant.
-        """
+        """The text as a fragment of HTML, its words marked for `labels[label_row]`; what is of the text is escaped."""
         from .html_page import highlighted_text
 
         return highlighted_text(self, label_row)

@@ -1,7 +1,7 @@
 """Explanations as a figure."""
 
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from glocal_xml.matplotlib_extra import check_matplotlib
 
@@ -9,7 +9,6 @@ from .explanation import ATTENTION, Explanation, strongest_words
 from .printable import short, signed, two_digits
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _LONGEST_NAME = 40
@@ -36,32 +35,42 @@ def heat_map(explanation: Explanation) -> "Figure":
     values = [[total[word] for word in words] for total in totals]  # (labels, words)
     strongest = max(abs(value) for row in values for value in row)
     rest = _rest(explanation, words)
-    columns = len(words) + len(rest)
+    columns, is_attention = len(words) + len(rest), explanation.measure == ATTENTION
     canvas = Figure(figsize=(3.5 + 0.5 * columns, 1.9 + 0.4 * len(labels)), layout="constrained")
     axis = canvas.subplots()
-    if explanation.measure == ATTENTION:
+    if is_attention:
         image = axis.imshow(values, cmap="YlOrBr", vmin=0.0, aspect="auto")
-        meaning = "share of the\nlabel's attention"
     else:
         colors = LinearSegmentedColormap.from_list("against and for", _SIGNED_COLORS)
         # Never a scale without length.
         image = axis.imshow(values, cmap=colors, vmin=-strongest or -1.0, vmax=strongest or 1.0, aspect="auto")
-        meaning = "adds to the logit:\n+ for, - against"
+
+    def write(column: int, row: int, text: str, **style: Any) -> None:
+        axis.text(column, row, text, ha="center", va="center", fontsize=8, **style)
+
     for row, column in product(range(len(labels)), range(len(words))):
         value = values[row][column]
-        if explanation.measure != ATTENTION:
-            _write(axis, column, row, signed(value))
+        if not is_attention:
+            write(column, row, signed(value))
         elif value >= _LEAST_WRITTEN:
-            _write(axis, column, row, f"{value:.2f}", color="white" if value > 0.6 * strongest else "black")
-    _draw_rest(axis, rest, len(words), len(labels))
+            write(column, row, f"{value:.2f}", color="white" if value > 0.6 * strongest else "black")
+    # Numbers beside the map: in its colours, a large bias would leave those of words pale.
+    for column, (name, numbers) in enumerate(rest.items(), start=len(words)):
+        for row, value in enumerate(numbers):
+            write(column, row, signed(value), weight="bold" if name.startswith("=") else "normal")
+    if rest:
+        axis.set_xlim(-0.5, columns - 0.5)
+        axis.axvline(len(words) - 0.5, color="black", linewidth=1)
+        axis.axvline(columns - 1.5, color="black", linewidth=1)
     # Names are no formulas, whatever dollars they have.
     names = [f"{short(label.label, _LONGEST_NAME)}  {two_digits(label.score)}" for label in labels]
     axis.set_yticks(range(len(labels)), names, parse_math=False)
     shown = [short(word, _LONGEST_NAME) for word in words] + list(rest)
     axis.set_xticks(range(columns), shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
-    read = "read most" if explanation.measure == ATTENTION else "that matter most"
+    read = "read most" if is_attention else "that matter most"
     axis.set_xlabel(f"words {read}, in the order of the text" + (", and all the rest" if rest else ""))
     axis.set_ylabel("label and its probability")
+    meaning = "share of the\nlabel's attention" if is_attention else "adds to the logit:\n+ for, - against"
     canvas.colorbar(image, label=meaning)
     return canvas
 
@@ -74,20 +83,3 @@ def _rest(explanation: Explanation, words: list[str]) -> dict[str, list[float]]:
     names = dict.fromkeys(name for row in rows for name in row)
     rest = {f"({name})": [row.get(name, 0.0) for row in rows] for name in names}
     return {**rest, f"= logit, {explanation.branch}": [label.logit for label in explanation.labels]}
-
-
-def _draw_rest(axis: "Axes", rest: dict[str, list[float]], first: int, num_labels: int) -> None:
-    """Numbers beside the map: in its colours, a large bias would leave those of words pale."""
-    if not rest:
-        return
-    axis.set_xlim(-0.5, first + len(rest) - 0.5)
-    axis.axvline(first - 0.5, color="black", linewidth=1)
-    axis.axvline(first + len(rest) - 1.5, color="black", linewidth=1)
-    for column, values in enumerate(rest.values(), start=first):
-        weight = "bold" if column == first + len(rest) - 1 else "normal"
-        for row in range(num_labels):
-            _write(axis, column, row, signed(values[row]), weight=weight)
-
-
-def _write(axis: "Axes", column: int, row: int, text: str, color: str = "black", weight: str = "normal") -> None:
-    axis.text(column, row, text, ha="center", va="center", fontsize=8, color=color, weight=weight)

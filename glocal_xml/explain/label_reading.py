@@ -1,5 +1,6 @@
 """Which words speak for a label and which against it, or what it read; with a blend, all that adds to its score."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -7,22 +8,20 @@ from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.modeling import XMTCPreTrainedModel
 
-from .blended_logit import LEXICAL, LogitParts, blended_logit, similar_texts, word_branches
-from .branch_logit import branch_shares, has_evidence, label_biases, mean_of_branches, tree_paths
-from .encoded_text import EncodedText
-from .explanation import (
-    ALL_BRANCHES,
-    ATTENTION,
-    BLEND,
-    CONTRIBUTIONS,
-    Explanation,
-    LabelExplanation,
-    strongest_words,
+from .blended_logit import (
+    LEXICAL,
+    LogitParts,
+    blended_logit,
+    has_evidence,
+    label_biases,
+    similar_texts,
+    tree_paths,
+    word_branches,
 )
+from .encoded_text import EncodedText
+from .explanation import ALL_BRANCHES, ATTENTION, BLEND, CONTRIBUTIONS, Explanation, LabelExplanation, strongest_words
 from .words import ReadWords, Word
 
-# Words, the fields of each label, what the numbers of words are, and further fields of the explanation.
-Reading = tuple[list[Word], list[dict[str, Any]], str, dict[str, Any]]
 # A number for every token of the text is kept for each: of a book, fewer labels.
 MOST_LABELS, _MOST_NUMBERS = 1000, 2**24
 
@@ -49,17 +48,13 @@ def explain(
     to the logit of a label in a branch; with special tokens and the bias of the label they sum to that logit (with a
     label tree, to what the label has of its own, given its cluster). With `attention_scoring="mlp"` words have
     attention weights, which tell what a label looked at; they are no proof that the words caused the score. Neither
-    says anything about the part of the score that branches bring which do not read words (see
-    `LabelExplanation.local_share`).
-
-    Sub-words are joined to words, and their numbers summed.
+    says anything of branches that do not read words (see `LabelExplanation.local_share`).
 
     Args:
-        model: A trained model with label names, and with a blend or label-word attention.
-        tokenizer: Its (fast) tokenizer.
+        model, tokenizer: A trained model with label names, and with a blend or label-word attention; its (fast)
+            tokenizer, whose sub-words are joined to words, and their numbers summed.
         text: The text.
-        labels: Names of the labels to explain; by default the best `top_k`.
-        top_k: How many labels to explain.
+        labels, top_k: Names of the labels to explain; by default the best, so many.
         num_words: How many of the words that matter most to give per label.
         max_length: Longest text in tokens; by default what the tokenizer was saved with, the length in training. The
             experts read all of a text.
@@ -92,11 +87,9 @@ def explain(
             f"The text has {tokens:,} tokens, of which {_MOST_NUMBERS // tokens or 1} labels can be explained, "
             f"got {len(label_ids)}: ask for fewer."
         )
-    scores = model.score_labels(label_ids, **encoded.inputs)
-    scores = {name: values[0] for name, values in scores.items()}  # (labels,) each
-    final = scores.pop("final")
-    read = _read_blend if branch == BLEND else _read_branch
-    words, fields, measure, further = read(model, encoded, label_ids, scores, branch)
+    scores = {name: values[0] for name, values in model.score_labels(label_ids, **encoded.inputs).items()}
+    final = scores.pop("final")  # (labels,) each
+    words, fields, further = _read(model, encoded, label_ids, scores, branch)
     explained = [
         LabelExplanation(
             label=model.label_names[label],
@@ -109,7 +102,7 @@ def explain(
     ]
     for label in explained:
         label.words = strongest_words(words, label.word_values, num_words)
-    return Explanation(text=text, words=words, labels=explained, branch=branch, measure=measure, **further)
+    return Explanation(text=text, words=words, labels=explained, branch=branch, **further)
 
 
 def _checked_branch(model: XMTCPreTrainedModel, branch: str | None) -> str:
@@ -127,63 +120,53 @@ def _attending(model: XMTCPreTrainedModel) -> list[str]:
     return [name for name, head in model.branch_heads().items() if hasattr(head, "key")]
 
 
-def _read_blend(
+def _read(
     model: XMTCPreTrainedModel,
     encoded: EncodedText,
     label_ids: torch.Tensor,
     scores: dict[str, torch.Tensor],
     branch: str,
-) -> Reading:
-    """All that adds to the final logits."""
-    by_words, attending = word_branches(model), _attending(model)
-    reads_all = LEXICAL in by_words
+) -> tuple[list[Word], list[dict[str, Any]], dict[str, Any]]:
+    """Words, the fields of each label, and further fields of the explanation."""
+    attending, is_blend = _attending(model), branch == BLEND
+    adding = word_branches(model) if is_blend else attending if has_evidence(model) else []
+    reads_all = LEXICAL in adding
     read = ReadWords(encoded.text, [*encoded.head_spans, *(encoded.text_spans if reads_all else [])])
-    attention: list[list[float] | None] = [None] * len(label_ids)
-    if attending:
-        shares = branch_shares({name: scores[name] for name in attending})
-        weights = mean_of_branches(model.label_word_attention, shares, label_ids, encoded.head_inputs)
-        attention = read.sums(weights).tolist()
-    measure = CONTRIBUTIONS if by_words or not attending else ATTENTION
-    fields = _sums(blended_logit(model, encoded, label_ids), encoded, read)
-    for label, weights in zip(fields, attention, strict=True):
-        label |= {"local_share": None, "word_weights": weights}
+    # Branches count by their probabilities, and alike where all are 0.
+    known = {name: values.cpu().double().clamp(min=1e-12) for name, values in scores.items()}
+    shown = attending if branch in (BLEND, ALL_BRANCHES) else [branch]
+    total = sum(known[name] for name in shown)
+
+    def mean(of_branch: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        return sum((known[name] / total).unsqueeze(1) * of_branch(name).cpu().double() for name in shown)
+
+    def of_tokens(values: Callable[..., torch.Tensor]) -> torch.Tensor:
+        return mean(lambda name: values(label_ids, **encoded.head_inputs, branch=name)[0])  # (labels, tokens)
+
+    fields: list[dict[str, Any]] = [{} for _ in label_ids]
+    if is_blend:
+        fields = _sums(blended_logit(model, encoded, label_ids), encoded, read)
+    elif adding:
+        biases = mean(lambda name: label_biases(model, name, label_ids).unsqueeze(1))[:, 0]
+        fields = _sums(LogitParts(of_tokens(model.word_contributions), {}, biases), encoded, read)
+        paths = tree_paths(model, label_ids, encoded)
+        for row, label in enumerate(fields):
+            label["cluster_score"] = None if paths is None else paths[row].sigmoid().item()
+    measure = CONTRIBUTIONS if adding or not attending else ATTENTION
+    attention = read.sums(of_tokens(model.label_word_attention)).tolist() if attending else [None] * len(fields)
+    # Shares are those of a mean, which a blend is not.
+    local = sum(known[name] for name in attending) / sum(known.values()) if model.config.blend is None else None
+    for row, label in enumerate(fields):
+        label |= {"local_share": None if local is None else local[row].item(), "word_weights": attention[row]}
         if measure == ATTENTION:
             label["word_contributions"] = None
     further = {
+        "measure": measure,
         "truncated": encoded.is_cut and not reads_all,
         "encoder_characters": encoded.encoder_characters if encoded.is_cut and reads_all else None,
-        "similar_texts": similar_texts(model, encoded, label_ids),
+        "similar_texts": similar_texts(model, encoded, label_ids) if is_blend else [],
     }
-    return read.words, fields, measure, further
-
-
-def _read_branch(
-    model: XMTCPreTrainedModel,
-    encoded: EncodedText,
-    label_ids: torch.Tensor,
-    scores: dict[str, torch.Tensor],
-    branch: str,
-) -> Reading:
-    """The words of a branch, or of the mean of all with attention."""
-    attending, shares = model.attention_branches(), branch_shares(scores)
-    shown = {name: shares[name] for name in (attending if branch == ALL_BRANCHES else [branch])}
-    total = sum(shown.values())
-    shown = {name: share / total for name, share in shown.items()}
-    inputs, read = encoded.head_inputs, ReadWords(encoded.text, encoded.head_spans)
-    fields: list[dict[str, Any]] = [{} for _ in label_ids]
-    if has_evidence(model):
-        of_tokens = mean_of_branches(model.word_contributions, shown, label_ids, inputs)
-        biases = sum(share.cpu().double() * label_biases(model, name, label_ids) for name, share in shown.items())
-        fields = _sums(LogitParts(of_tokens, {}, biases), encoded, read)
-        paths = tree_paths(model, label_ids, inputs)
-        for row, label in enumerate(fields):
-            label["cluster_score"] = None if paths is None else paths[row].sigmoid().item()
-    attention = read.sums(mean_of_branches(model.label_word_attention, shown, label_ids, inputs)).tolist()
-    local_shares = sum(shares[name] for name in attending).tolist()
-    for label, weights, share in zip(fields, attention, local_shares, strict=True):
-        # Shares are those of a mean, which a blend is not.
-        label |= {"local_share": share if model.config.blend is None else None, "word_weights": weights}
-    return read.words, fields, CONTRIBUTIONS if has_evidence(model) else ATTENTION, {"truncated": encoded.is_cut}
+    return read.words, fields, further
 
 
 def _sums(parts: LogitParts, encoded: EncodedText, read: ReadWords) -> list[dict[str, Any]]:
@@ -196,22 +179,13 @@ def _sums(parts: LogitParts, encoded: EncodedText, read: ReadWords) -> list[dict
             if value:
                 name = encoded.wordless_name(token)
                 others[name] = others.get(name, 0.0) + value
-        named = {name: values[row].item() for name, values in parts.parts.items()}
-        bias = parts.bias[row].item()
-        found.append(
-            {
-                "word_contributions": of_words,
-                "other_contributions": others,
-                "parts": named,
-                "bias": bias,
-                "logit": sum(of_words) + sum(others.values()) + sum(named.values()) + bias,
-            }
-        )
+        named, bias = {name: values[row].item() for name, values in parts.parts.items()}, parts.bias[row].item()
+        addends = {"word_contributions": of_words, "other_contributions": others, "parts": named, "bias": bias}
+        found.append({**addends, "logit": sum(of_words) + sum(others.values()) + sum(named.values()) + bias})
     return found
 
 
 def _ids_of(labels: list[str], names: list[str]) -> torch.Tensor:
-    """Ids of labels, refusing unknown ones."""
     ids = {name: i for i, name in enumerate(names)}
     unknown = [name for name in labels if name not in ids]
     if unknown or not labels:

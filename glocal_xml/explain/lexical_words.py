@@ -17,11 +17,6 @@ def lexical_contributions(expert: LexicalExpert, label_ids: Tensor, token_ids: T
 
     With a tree the logit is no sum of margins. It is reached from that without tokens by one step for each level, and
     each step is shared out as the tokens share in the margin of its level.
-
-    Args:
-        expert: The expert.
-        label_ids: The labels, of shape (labels,).
-        token_ids: The ids of all tokens of the text, of shape (tokens,).
     """
     nodes, margins = label_ids, []
     for level in range(len(expert.tables) - 1, -1, -1):
@@ -35,9 +30,13 @@ def lexical_contributions(expert: LexicalExpert, label_ids: Tensor, token_ids: T
         rise = shares.sum(dim=1)
         reached[level] = biases + rise
         next_logit = reduce(product_logits, reached)
-        slope = torch.where(rise.abs() > 1e-12, (next_logit - logit) / rise, 0.0)
-        total, logit = total + shares * slope[:, None], next_logit
+        total, logit = total + shares * slope(logit, next_logit, rise), next_logit
     return total, start
+
+
+def slope(start: Tensor, end: Tensor, rise: Tensor) -> Tensor:
+    """By how much a logit rises with the sum of what tokens add, from end to end, (labels, 1)."""
+    return torch.where(rise.abs() > 1e-12, (end - start) / rise, 0.0).unsqueeze(1)
 
 
 def _shares(expert: LexicalExpert, level: int, rows: Tensor, token_ids: Tensor) -> Tensor:

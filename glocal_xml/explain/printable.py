@@ -15,7 +15,7 @@ def printable(text: str) -> str:
 def short(name: str, longest: int) -> str:
     """A name of one line that is not longer than it may be."""
     shown = " ".join(printable(name).split())
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+    return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
 
 
 def two_digits(probability: float) -> str:

@@ -37,11 +37,14 @@ def terminal_text(explanation: Explanation, color: bool, legend: bool = True) ->
         branches = paint(f"({summary})", _FAINT) + "  " if summary else ""
         shown = []
         if explanation.measure == ATTENTION:
-            shown.append(_attention(explanation, row, paint))
+            strongest = label.words[0][1] if label.words else 0.0
+            words = (f"{paint(printable(word), _READ[2 * x < strongest])} {x:.2f}" for word, x in label.words)
+            shown.append(f"read: {', '.join(words) or 'nothing'}")
         if label.logit is not None:
             shown += _contributions(explanation, row, paint)
-        if explanation.similar_with(row):
-            shown.append(paint(f"similar: {_similar(explanation, row)}", _FAINT))
+        if similar := explanation.similar_with(row)[:_SIMILAR]:
+            named = ", ".join(f"{text.name} ({text.by} {two_digits(text.similarity)})" for text in similar)
+            shown.append(paint(f"similar: {named}", _FAINT))
         if explanation.branch == BLEND:
             # A sum of many parts is read more easily below the label.
             lines += [f"{start}{branches}".rstrip(), *(_INDENT + line for line in shown)]
@@ -50,13 +53,6 @@ def terminal_text(explanation: Explanation, color: bool, legend: bool = True) ->
     if legend and explanation.labels:
         lines += [paint(f"  {line}", _FAINT) for line in textwrap.wrap(explanation.meaning(), _WIDTH)]
     return "\n".join(lines) + "\n"
-
-
-def _attention(explanation: Explanation, row: int, paint: Callable[[str, str], str]) -> str:
-    words = explanation.labels[row].words
-    strongest = words[0][1] if words else 0.0
-    shown = (f"{paint(printable(word), _READ[2 * weight < strongest])} {weight:.2f}" for word, weight in words)
-    return f"read: {', '.join(shown) or 'nothing'}"
 
 
 def _contributions(explanation: Explanation, row: int, paint: Callable[[str, str], str]) -> list[str]:
@@ -75,8 +71,3 @@ def _contributions(explanation: Explanation, row: int, paint: Callable[[str, str
     if explanation.branch != BLEND or not shown or not others:
         return [f"adds: {', '.join(shown + others) or 'nothing'}{end}"]
     return [f"adds: {', '.join(shown)},", f"      {', '.join(others)}{end}"]
-
-
-def _similar(explanation: Explanation, row: int) -> str:
-    found = explanation.similar_with(row)[:_SIMILAR]
-    return ", ".join(f"{text.name} ({text.by} {two_digits(text.similarity)})" for text in found)

@@ -1,9 +1,9 @@
 """Words of a text with their places, and the values of tokens brought to them."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from tokenizers import Regex, pre_tokenizers
 
@@ -17,14 +17,7 @@ _SPLITTER = pre_tokenizers.Split(Regex(_WORD), "removed", invert=True)
 
 @dataclass(frozen=True)
 class Word:
-    """
-    One occurrence of a word.
-
-    Args:
-        text: The word as it stands in the text.
-        start: Where it starts, in characters.
-        end: Where it ends; `text[start:end]` of the whole text is the word.
-    """
+    """One occurrence of a word, as it stands in the text: `text[start:end]` of the whole text is the word."""
 
     text: str
     start: int
@@ -43,40 +36,27 @@ def split_words(text: str) -> list[Word]:
 
 class ReadWords:
     """
-    The words that tokens cover, to which values of tokens are brought.
-
-    Args:
-        text: The text.
-        token_spans: Where each token starts and ends in it, in characters; equal numbers for special tokens.
-
-    Attributes:
-        words: The words in the order of the text.
-        wordless: The tokens that cover no word: special ones, blanks.
+    The words that tokens cover, in the order of the text, to which values of tokens are brought; and those tokens,
+    `wordless`, that cover none: special ones, blanks. Spans are in characters, equal numbers for special tokens.
     """
 
     def __init__(self, text: str, token_spans: Sequence[tuple[int, int]]):
         words = split_words(text)
-        word_at: list[int | None] = [None] * len(text)
+        starts, ends = np.array(token_spans, dtype=np.int64).reshape(-1, 2).T
+        # An empty text may have been read as a blank.
+        word_at = np.full(max(len(text), ends.max(initial=0)), -1)
         for number, word in enumerate(words):
-            word_at[word.start : word.end] = [number] * (word.end - word.start)
-        self._number = len(token_spans)
-        self._tokens, places, self._shares, self.wordless = [], [], [], []
-        for token, (start, end) in enumerate(token_spans):
-            numbers = word_at[start:end]
-            if numbers and numbers[0] is not None and numbers[0] == numbers[-1]:
-                # Within one word, as most are: counting takes long where there are many.
-                covered = Counter({numbers[0]: len(numbers)})
-            else:
-                covered = Counter(number for number in numbers if number is not None)
-            if not covered:
-                self.wordless.append(token)
-            for number, characters in covered.items():
-                self._tokens.append(token)
-                places.append(number)
-                self._shares.append(characters / covered.total())
-        read = sorted(set(places))
-        columns = {number: column for column, number in enumerate(read)}
-        self._columns = [columns[number] for number in places]
+            word_at[word.start : word.end] = number
+        # The characters of all tokens, one token after the other, as long as they are part of a word.
+        tokens = np.repeat(np.arange(len(starts)), ends - starts)
+        covered = word_at[np.arange(len(tokens)) - np.repeat(np.cumsum(ends - starts) - ends, ends - starts)]
+        tokens, covered = tokens[covered >= 0], covered[covered >= 0]
+        pairs, characters = np.unique(tokens * max(1, len(words)) + covered, return_counts=True)
+        self._tokens, places = np.divmod(pairs, max(1, len(words)))
+        of_tokens = np.bincount(tokens, minlength=len(starts))
+        self._number, self._shares = len(starts), characters / of_tokens[self._tokens]
+        self.wordless = np.flatnonzero(of_tokens == 0).tolist()
+        read, self._columns = np.unique(places, return_inverse=True)
         self.words = [words[number] for number in read]
 
     def sums(self, values: torch.Tensor) -> torch.Tensor:
@@ -85,8 +65,6 @@ class ReadWords:
         that covers several words is shared out by their characters in it. Tokens beyond those given have none.
         """
         values = torch.nn.functional.pad(values, (0, self._number - values.shape[1]))
-        return values.new_zeros(len(values), len(self.words)).index_add(
-            1,
-            torch.tensor(self._columns, dtype=torch.long, device=values.device),
-            values[:, self._tokens] * values.new_tensor(self._shares),
-        )
+        columns = torch.as_tensor(self._columns, device=values.device)
+        shared = values[:, self._tokens] * values.new_tensor(self._shares)
+        return values.new_zeros(len(values), len(self.words)).index_add(1, columns, shared)

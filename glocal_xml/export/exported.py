@@ -1,4 +1,7 @@
-"""Models as programs of `torch.export`, which run without this package and without Transformers."""
+"""Models as programs of `torch.export`, which need neither this package nor Transformers, and as ONNX files."""
+
+import importlib.util
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,7 +35,7 @@ def exported(model: XMTCPreTrainedModel, top_k: int | None = None) -> ExportedPr
     shape = {0: Dim("texts", min=1), 1: Dim("tokens", min=2, max=most)}
     tokens = torch.full((2, 8 if most is None else min(8, most)), 1, device=model.device)
     example = (tokens, torch.ones_like(tokens))
-    program = _Probabilities(model) if top_k is None else _BestLabels(model, top_k)
+    program = _Program(model, top_k)
     with evaluation_mode(model), torch.no_grad():
         # What a model asks of its buffers once, such as the shape of a tree, it keeps; what it refuses it says here.
         program(*example)
@@ -43,25 +46,37 @@ def exported(model: XMTCPreTrainedModel, top_k: int | None = None) -> ExportedPr
             raise ValueError(f"The encoder {model.config.encoder.model_type} cannot be exported: {reason}") from error
 
 
-class _Probabilities(nn.Module):
-    """What is exported: one tensor from two."""
+def onnx_program(model: XMTCPreTrainedModel, top_k: int | None = None) -> torch.onnx.ONNXProgram:
+    """
+    What [`exported`] gives, as ONNX (extra `onnx`). Inputs are `input_ids` and `attention_mask`, outputs
+    `probabilities`, or `top_k_ids` and `top_k_scores`.
 
-    def __init__(self, model: XMTCPreTrainedModel):
-        super().__init__()
-        self.model = model
+    ```py
+    onnx_program(model).save("model.onnx")
+    session = onnxruntime.InferenceSession("model.onnx")
+    probabilities = session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
+    ```
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        return self.model(input_ids, attention_mask, output_scores=True).scores.all().sigmoid()  # (texts, labels)
+    Args:
+        model, top_k: As for [`exported`].
+    """
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(f"ONNX needs {' and '.join(missing)}: `pip install glocal-xml[onnx]`.")
+    names = ["probabilities"] if top_k is None else ["top_k_ids", "top_k_scores"]
+    return torch.onnx.export(exported(model, top_k), dynamo=True, output_names=names, verbose=False)
 
 
-class _BestLabels(nn.Module):
-    """What is exported with `top_k`: ids and probabilities."""
+class _Program(nn.Module):
+    """What is exported: probabilities of all labels, or ids and probabilities of the best, from two tensors."""
 
-    def __init__(self, model: XMTCPreTrainedModel, top_k: int):
+    def __init__(self, model: XMTCPreTrainedModel, top_k: int | None):
         super().__init__()
         self.model, self.top_k = model, top_k
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        if self.top_k is None:
+            return self.model(input_ids, attention_mask, output_scores=True).scores.all().sigmoid()  # (texts, labels)
         best = self.model(input_ids, attention_mask, top_k=self.top_k, output_logits=False)
         return best.top_k_ids, best.top_k_scores  # (texts, top_k) each
 

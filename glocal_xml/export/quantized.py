@@ -23,12 +23,10 @@ def quantized(model: XMTCPreTrainedModel) -> XMTCPreTrainedModel:
     if model.device.type != "cpu":
         raise ValueError(f"int8 is for prediction on a CPU, and the model is on {model.device}: `model.to('cpu')`.")
     if model.encoder is None:
-        raise ValueError("A model without an encoder has no linear layers to quantise: use the model as it is.")
+        raise ValueError("A model without an encoder has no linear layers to quantise: use the model itself.")
     encoders = [model.encoder, *(getattr(model, "level_encoders", None) or ())]
     if not any(isinstance(module, nn.Linear) for encoder in encoders for module in encoder.modules()):
-        raise ValueError(
-            f"The encoder {model.config.encoder.model_type} has no linear layers to quantise: use the model as it is."
-        )
+        raise ValueError(f"{model.config.encoder.model_type} has no linear layers to quantise: use the model itself.")
     result = copy.deepcopy(model).eval()
     with warnings.catch_warnings():
         # torch announces its removal; what is to replace it, torchao, was 20 times slower on a CPU without AVX-512.

@@ -3,15 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from huggingface_hub import constants, get_token
-from huggingface_hub.errors import (
-    HfHubHTTPError,
-    HTTPError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import constants, errors, get_token
+from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
 _LOG_IN = "set HF_TOKEN or run `hf auth login`"
 
@@ -34,7 +27,7 @@ def plain_hub_errors(repo_id: str) -> Iterator[None]:
         yield
     except HfHubHTTPError as error:
         raise ValueError(_refusal(error, repo_id)) from error
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError) as error:
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
         offline = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else f"{constants.ENDPOINT} is out of reach"
         raise OSError(f"{repo_id} cannot be asked for: {offline}. Go online and try again.") from error
     except (HTTPError, RuntimeError) as error:
@@ -52,9 +45,9 @@ def plain_hub_errors(repo_id: str) -> Iterator[None]:
 
 def _refusal(error: HfHubHTTPError, repo_id: str) -> str:
     status = error.response.status_code
-    if isinstance(error, RevisionNotFoundError):
+    if isinstance(error, errors.RevisionNotFoundError):
         return f"{repo_id} has no such branch, tag or commit; leave out `--revision` for its main branch."
-    if isinstance(error, RepositoryNotFoundError):
+    if isinstance(error, errors.RepositoryNotFoundError):
         return f"There is no {repo_id} on the Hub, or it is private: {_LOG_IN} with a token that may read it."
     if status == 401:
         return f"The Hub does not accept the token: make a new one at {constants.ENDPOINT}/settings/tokens."

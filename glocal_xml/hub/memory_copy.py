@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from .published_files import published_files, regular_file, weight_files
 from .run_files import CARD_FILE
 
-_CONFIG, _INDEX = "config.json", "model.safetensors.index.json"
 _MEMORIES = ("memory", "dense")
 LEFT_OUT = (
     "Memories of training texts are left out. The other weights of the blend were fitted together with them, so the "
@@ -42,16 +41,15 @@ def copy_without_memory(folder: str | os.PathLike, target: str | os.PathLike) ->
     """
     folder, target = Path(folder), Path(target)
     files = published_files(folder)
-    config = json.loads(files[_CONFIG])
+    config = json.loads(files["config.json"])
     if all(config.get(name) is None for name in _MEMORIES):
         raise ValueError(f"{folder} has no memory that could be left out: publish it without `--leave_out_memory`.")
     if config.get("encoder") is None and config.get("lexical") is None:
         raise ValueError(f"The memory is all that {folder} has: without it nothing would be left to publish.")
     config |= dict.fromkeys(_MEMORIES)
     if config.get("blend") is not None:
-        gone = {*_MEMORIES, *(f"{name}_vote" for name in _MEMORIES)}
-        weights = {name: weight for name, weight in config["blend"]["weights"].items() if name not in gone}
-        config["blend"] = {**config["blend"], "weights": weights, "texts": 0}
+        weights = {key: x for key, x in config["blend"]["weights"].items() if key.split("_")[0] not in _MEMORIES}
+        config["blend"] |= {"weights": weights, "texts": 0}
     target.mkdir(parents=True)
     names = weight_files(folder)
     for name, content in files.items():
@@ -61,11 +59,8 @@ def copy_without_memory(folder: str | os.PathLike, target: str | os.PathLike) ->
             shutil.copyfile(content, target / name)
     if os.path.lexists(folder / CARD_FILE):
         shutil.copyfile(regular_file(folder, CARD_FILE), target / CARD_FILE)
-    (target / _CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    tensors = {}
-    for name in names:
-        if name != _INDEX:
-            tensors |= load_file(folder / name)
-    kept = {key: tensor for key, tensor in tensors.items() if key.split(".")[0] not in _MEMORIES}
+    (target / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    shards = [load_file(folder / name) for name in names if name.endswith(".safetensors")]
+    kept = {key: x for shard in shards for key, x in shard.items() if key.split(".")[0] not in _MEMORIES}
     # In several files where there were several.
     save_torch_state_dict(kept, target, max_shard_size=max((folder / name).stat().st_size for name in names))

@@ -34,11 +34,8 @@ Results = dict[str, Any]
 
 def card_of_run(source: str | os.PathLike, *, repo_id: str | None = None) -> tuple[str, str]:
     """
-    The name and the model card of a run.
-
-    Args:
-        source: Folder of the run, or its results file kept elsewhere as `<name>.results.json`.
-        repo_id: Id that the model has on the Hub; without one it is named after the folder.
+    The name and the model card of a run, from its folder, or from its results kept elsewhere as `<name>.results.json`;
+    without an id on the Hub it is named after the folder.
     """
     path = Path(source, RESULTS_FILE) if Path(source).is_dir() else Path(source)
     results = read_json_object(path)
@@ -77,13 +74,8 @@ def card_name(results_path: Path, model_type: str) -> str:
 
 def render_model_card(results: Results, *, name: str) -> str:
     """
-    A model card in Markdown with front matter in YAML.
-
-    It holds no figure that the results do not hold; what they lack, such as a licence, is left out.
-
-    Args:
-        results: What `results.json` of a run that trained a model holds.
-        name: Name of the model, or its id on the Hub.
+    A model card in Markdown, with front matter in YAML, of what `results.json` of a run that trained a model holds. It
+    has no figure that the results do not have; what they lack, such as a licence, is left out.
     """
     settings = public_results(results["settings"])
     if not {"training", "training_seconds"} & results.keys():
@@ -104,15 +96,10 @@ def render_model_card(results: Results, *, name: str) -> str:
     weights = {} if blend is None else blend["weights"]
     # Heads first; files have them in the order of the alphabet.
     last = [*EXPERT_PAPERS, *_FURTHER]
-    ordered = [*(each for each in weights if each not in last), *(each for each in last if each in weights)]
+    ordered = sorted(weights, key=lambda each: last.index(each) if each in last else -1)
     words = None if paper is None else paper.word_branches
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-    )
+    options = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, **options)
     environment.filters |= {"comma": "{:,}".format, "duration": _duration, "percent": percent}
     return environment.get_template("card.md.jinja").render(
         name=name,

@@ -8,20 +8,7 @@ import yaml
 
 @dataclass(frozen=True)
 class Paper:
-    """
-    A family or an expert, and the paper that it implements.
-
-    Args:
-        name: What the paper calls the system.
-        summary: How it scores a label; of a family the rest of a sentence that begins with "In <name>, ".
-        title: Title of the paper.
-        authors: Authors in the order of the paper.
-        venue: Where it was published or submitted.
-        year: Year of that, where it is known.
-        url: Where to read it, where it is known.
-        proceedings: Whether the venue is a conference with proceedings.
-        word_branches: Regular expression of the branches whose label-word attention can be shown.
-    """
+    """A family or an expert, and the paper that it implements; `papers.yaml` says what each field is."""
 
     name: str
     summary: str

@@ -55,10 +55,9 @@ def publish(
         revision: Branch to publish to, made where it does not exist; `main` by default.
         token: Token with write access; by default the one that this machine keeps.
         commit_message: What the history says.
-        license: Licence of the model for the card, such as `apache-2.0`; by default that of the card that is there.
-        language: Language of the texts for the card, such as `en`; likewise.
-        space: Whether to make a Space that shows the model, or the id of that Space; by default it is called like
-            the model.
+        license, language: Of the model and its texts, for the card, such as `apache-2.0` and `en`; by default those of
+            the card that is there.
+        space: Whether to make a Space that shows the model, called like it, or the id of that Space.
         leave_out_memory: Whether a copy without memories of texts is published. Its blend is then to be fitted again.
     """
     space_id = check_space(repo_id, space, revision)
@@ -117,9 +116,7 @@ def check_space(repo_id: str, space: bool | str, revision: str | None) -> str | 
     if not space:
         return None
     if revision not in (None, "main"):
-        raise ValueError(
-            f"A Space shows the main branch of a model: leave out the revision {revision!r}, or the Space."
-        )
+        raise ValueError(f"A Space shows the main branch of a model: leave out revision {revision!r}, or the Space.")
     space_id = repo_id if space is True else space
     check_repo_id(space_id)
     return space_id

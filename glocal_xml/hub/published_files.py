@@ -34,13 +34,8 @@ def commit_operations(
     files: Files, known: Iterable[str], patterns: Iterable[str] = _PATTERNS
 ) -> list[CommitOperationAdd | CommitOperationDelete]:
     """
-    What makes a repository hold these files.
-
-    Args:
-        files: Content by name, as of [`published_files`].
-        known: Names of what the repository holds. Of these, weights and the like that the model no longer has are
-            deleted, since they might be loaded; all else may be somebody's own.
-        patterns: What such names look like; by default those of a model.
+    What makes a repository, which holds files of the names `known`, hold these files. Of those, weights and the like
+    (`patterns`) that the model no longer has are deleted, since they might be loaded; all else may be somebody's own.
     """
     # Those without a slash are of the first folder alone.
     found = ((name, pattern) for name in known for pattern in patterns if "/" in pattern or "/" not in name)
@@ -104,8 +99,7 @@ def memory_notice(files: Files) -> str | None:
         return None
     return (
         f"The model holds {', '.join(kept)} (names of labels among them), and their labels. Whoever loads it can read "
-        "them. "
-        "`glocal-xml publish --leave_out_memory` leaves them out."
+        "them. `glocal-xml publish --leave_out_memory` leaves them out."
     )
 
 

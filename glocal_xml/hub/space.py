@@ -24,12 +24,12 @@ def space_files(model_id: str, space_id: str) -> Files:
 
     The package comes along as source, since the index that a Space installs from does not have it.
     """
-    package = Path(__file__).parents[1]
-    sources = [
-        path for path in package.rglob("*") if path.suffix in (".py", ".jinja", ".yaml", ".css", ".js", ".typed")
-    ]
-    gradio = _version("gradio", "demo")
-    name = space_id.split("/")[1]
+    package, kinds = Path(__file__).parents[1], (".py", ".jinja", ".yaml", ".css", ".js", ".typed")
+    sources = sorted(path for path in package.rglob("*") if path.suffix in kinds)
+    gradio, name = _version("gradio"), space_id.split("/")[1]
+    _version("glocal-xml")
+    # What the package needs, as its installation tells, without the extras.
+    needed = [line for line in requires("glocal-xml") or () if "extra ==" not in line]
     metadata = {
         "title": name,
         "emoji": "🏷️",
@@ -48,21 +48,15 @@ def space_files(model_id: str, space_id: str) -> Files:
     return {
         "README.md": f"---\n{header}---\n\n# {name}\n\n{text}\n".encode(),
         "app.py": APP.format(model_id=model_id).encode(),
-        "requirements.txt": "".join(f"{line}\n" for line in [*_requirements(), f"gradio>={gradio}"]).encode(),
-        **{f"glocal_xml/{path.relative_to(package).as_posix()}": path for path in sorted(sources)},
+        "requirements.txt": "".join(f"{line}\n" for line in [*needed, f"gradio>={gradio}"]).encode(),
+        **{f"glocal_xml/{path.relative_to(package).as_posix()}": path for path in sources},
     }
 
 
-def _requirements() -> list[str]:
-    """What the package needs, as its installation tells, without the extras."""
-    _version("glocal-xml", "demo")
-    return [line for line in requires("glocal-xml") or () if "extra ==" not in line]
-
-
-def _version(package: str, extra: str) -> str:
+def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
         raise ValueError(
-            f"{package} is not installed, and a Space has to be told its version: `pip install glocal-xml[{extra}]`."
+            f"{package} is not installed, and a Space has to be told its version: `pip install glocal-xml[demo]`."
         ) from None

@@ -14,7 +14,6 @@ from glocal_xml.modeling import AdaptiveLabelClusters, XMTCPreTrainedModel
 from glocal_xml.modeling.configuration_base import EXPERTS
 from glocal_xml.modeling.label_tree import CandidateTree
 
-from .label_changes import plan_changes
 from .similar_names import most_similar
 from .table_rows import cluster_rows, label_tables, tree_rows
 
@@ -49,9 +48,7 @@ def edit_labels(
         model: A trained model; it is left as it is.
         label_space: Its label space (`LabelSpace.load(folder)`).
         tokenizer: Its tokenizer, which reads the names.
-        add: Names of new labels.
-        remove: Names of labels to take out.
-        rename: New names by old ones.
+        add, remove, rename: Names of new labels, of labels to take out, and new names by old ones.
 
     Returns:
         The new model and its label space, in which new labels have no training text yet. The blend is kept.
@@ -62,10 +59,10 @@ def edit_labels(
     heads, tree = list(model.branch_heads().values()), getattr(model, "label_tree", None)
     clusters = heads[0] if heads and isinstance(heads[0], AdaptiveLabelClusters) else None
     _check_model(model, label_space)
-    changes = plan_changes(label_space, add, remove, rename or {})
+    kept, new_space = plan_changes(label_space, add, remove, rename or {})
 
     # The old label that each new one comes from.
-    origins = torch.tensor(changes.kept, dtype=torch.long, device=model.device)
+    origins = torch.tensor(kept, dtype=torch.long, device=model.device)
     if add:
         known = torch.arange(label_space.num_labels, device=model.device)
         known = known if clusters is None else clusters.label_order[clusters.runs[-1]]
@@ -82,9 +79,7 @@ def edit_labels(
         rows = dict.fromkeys((table for head in heads for table in label_tables(head)), origins)
     else:
         rows, cluster_of = cluster_rows(clusters, origins)
-        config.cluster_proportions = [
-            cluster_of.count(cluster) / len(origins) for cluster in range(len(clusters.sizes))
-        ]
+        config.cluster_proportions = [cluster_of.count(i) / len(origins) for i in range(len(clusters.sizes))]
     if tree is not None:
         child_starts, label_order, nodes_left = tree_rows(tree, origins)
         config.tree_levels = [len(nodes) for nodes in nodes_left]
@@ -92,17 +87,46 @@ def edit_labels(
             rows |= dict.fromkeys(label_tables(head), nodes)
 
     new = type(model)(config).to(device=model.device, dtype=model.dtype).train(model.training)
-    new.set_label_names(changes.label_space.names)
+    new.set_label_names(new_space.names)
     if tree is not None:
         new.set_label_tree(child_starts, label_order)
     if clusters is not None:
         # As if the labels of a cluster were more frequent than those of the next: each comes to where it was.
         new.set_label_counts([len(clusters.sizes) - cluster for cluster in cluster_of])
-    elif any(changes.label_space.counts):
-        new.set_label_counts(changes.label_space.counts)
+    elif any(new_space.counts):
+        new.set_label_counts(new_space.counts)
     _copy_weights(model, new, rows)
-    _give_experts(model, new, changes.kept, origins[len(changes.kept) :].tolist(), changes.label_space)
-    return new, changes.label_space
+    _give_experts(model, new, kept, origins[len(kept) :].tolist(), new_space)
+    return new, new_space
+
+
+def plan_changes(
+    label_space: LabelSpace, add: Sequence[str], remove: Sequence[str], rename: Mapping[str, str]
+) -> tuple[list[int], LabelSpace]:
+    """
+    Checks what is asked for against the labels there are. Returns the old ids of those that stay, in their order, and
+    the label space after the change, in which new labels come behind them with a count of 0.
+    """
+    known, removed = set(label_space.names), set(remove)
+    for what, names in {"remove": remove, "rename": rename}.items():
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise ValueError(
+                f"`{what}` names {len(missing)} labels that the model does not have, such as {missing[0]!r}; "
+                "its labels are in labels.txt."
+            )
+    both = sorted(removed & {*add, *rename})
+    if both:
+        raise ValueError(f"{both[0]!r} is to be removed and to be added or renamed too: leave one of them out.")
+    kept = [i for i, name in enumerate(label_space.names) if name not in removed]
+    names = [rename.get(label_space.names[i], label_space.names[i]) for i in kept]
+    taken = sorted(set(add) & set(names))
+    if taken:
+        raise ValueError(f"`add` holds {taken[0]!r}, which is a label of the model already: leave it out.")
+    if not (add or remove or rename):
+        raise ValueError("No change of labels is asked for: give labels to add, to remove or to rename.")
+    counts = [*(label_space.counts[i] for i in kept), *[0] * len(add)]
+    return kept, LabelSpace([*names, *add], counts, label_space.num_texts)
 
 
 def _check_model(model: XMTCPreTrainedModel, label_space: LabelSpace) -> None:

@@ -1,12 +1,10 @@
 """Which label has a name like that of a new one, as the model reads them."""
 
 import copy
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
@@ -14,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 from glocal_xml.experts.token_rows import sparse_rows, whole_text_ids
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.encoder import encode_texts, evaluation_mode, position_limit
-from glocal_xml.modeling.token_counts import TextCounter
 
 _TOKENS = 64
 _NAMES_AT_A_TIME = 128
@@ -31,16 +28,12 @@ def most_similar(
     tokens that they have in common, rare ones counting more.
     """
     if model.encoder is None:
-        counter = next(iter(model.text_experts().values())).counter
-        new, known = (_name_tokens(counter, tokenizer, group) for group in (new_names, names))
+        counter = copy.deepcopy(next(iter(model.text_experts().values())).counter).cpu()
+        # Of length one, of shape (names, features).
+        new, known = (sparse_rows(whole_text_ids(group, tokenizer), counter) for group in (new_names, names))
         return torch.from_numpy(np.asarray((new @ known.T).argmax(axis=1)).ravel()).to(model.device)
     new, known = (_name_embeddings(model, tokenizer, group) for group in (new_names, names))
     return torch.cat([(rows @ known.T).argmax(dim=1) for rows in new.split(_NAMES_AT_A_TIME)])
-
-
-def _name_tokens(counter: TextCounter, tokenizer: PreTrainedTokenizerBase, names: Sequence[str]) -> csr_matrix:
-    """Of length one, of shape (names, features)."""
-    return sparse_rows(whole_text_ids(names, tokenizer), copy.deepcopy(counter).cpu())
 
 
 def _name_embeddings(
@@ -52,12 +45,10 @@ def _name_embeddings(
     order = sorted(range(len(names)), key=lambda i: len(names[i]))
     result = torch.zeros(len(names), model.config.hidden_size, device=model.device, dtype=model.dtype)
     with evaluation_mode(model):
-        bar = tqdm(range(0, len(names), _NAMES_AT_A_TIME), desc="reading names", disable=not sys.stderr.isatty())
-        for start in bar:
+        for start in tqdm(range(0, len(names), _NAMES_AT_A_TIME), desc="reading names", disable=None):
             places = order[start : start + _NAMES_AT_A_TIME]
-            batch = tokenizer(
-                [names[i] for i in places], padding=True, truncation=True, max_length=longest, return_tensors="pt"
-            ).to(model.device)
+            options = {"padding": True, "truncation": True, "max_length": longest, "return_tensors": "pt"}
+            batch = tokenizer([names[i] for i in places], **options).to(model.device)
             encoded = encode_texts(model.encoder, {last}, batch["input_ids"], batch["attention_mask"])
             mask = encoded.mask.unsqueeze(-1)  # (names, tokens, 1)
             states = encoded.hidden_states[last]  # (names, tokens, hidden)

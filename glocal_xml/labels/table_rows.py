@@ -16,11 +16,8 @@ def cluster_rows(
     head: AdaptiveLabelClusters, origins: torch.Tensor
 ) -> tuple[dict[nn.Module, torch.Tensor], list[int]]:
     """
-    Old rows of the table of each cluster, and the cluster of each new label.
-
-    Args:
-        head: The clusters.
-        origins: The old label that each new one comes from, (new labels,): it is in the same cluster.
+    Old rows of the table of each cluster, and the cluster of each new label: that of the old label that it comes from,
+    `origins`, (new labels,).
     """
     rows, places = {}, head.label_places[origins]
     cluster_of = torch.zeros_like(places)
@@ -43,11 +40,7 @@ def tree_rows(
 ) -> tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor]]:
     """
     The tree without nodes that have no label: where children start at each level, the order of the labels, and the old
-    nodes that are left at each level.
-
-    Args:
-        tree: The tree.
-        origins: The old label that each new one comes from, (new labels,): it is in the same cluster.
+    nodes that are left at each level. `origins` is as in [`cluster_rows`].
     """
     parents = tree.label_clusters[origins]
     label_order = parents.argsort(stable=True)

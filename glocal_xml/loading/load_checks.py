@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from transformers import PreTrainedModel
@@ -23,7 +23,6 @@ from glocal_xml.modeling.experts import DenseMemory, LexicalExpert, MemoryExpert
 from glocal_xml.modeling.label_tree import CandidateTree
 from glocal_xml.modeling.token_counts import SparseTable, TextCounter
 
-_LONGEST_HEADER = 10**8
 # Beyond those that a file holds, since a model may make some itself.
 _FURTHER_TENSORS, _FURTHER_NUMBERS = 1000, 2**20
 # Weights are replaced before the configuration when a blend is fitted.
@@ -38,12 +37,8 @@ def check_sizes(
     model_class: type[PreTrainedModel], name_or_path: str | os.PathLike | None, options: Mapping[str, Any]
 ) -> None:
     """
-    Compares the sizes that a configuration asks for with those of the weights, of which only the headers are read.
-
-    Args:
-        model_class: The class of the model.
-        name_or_path: Its folder or Hub id, if it has one.
-        options: Those of `from_pretrained`.
+    Compares the sizes that a configuration asks for with those of the weights, of which only the headers are read;
+    options are those of `from_pretrained`.
     """
     if name_or_path is None:
         return
@@ -144,23 +139,11 @@ def _find_file(name_or_path: str | os.PathLike, name: str, place: dict[str, Any]
 
 
 def _header(path: str) -> Shapes:
-    name, size = os.path.basename(path), os.path.getsize(path)
-    with open(path, "rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
-        if length > min(size - 8, _LONGEST_HEADER):
-            raise ValueError(f"{name} is cut off or no file of weights")
-        try:
-            entries = json.loads(file.read(length))
-            shapes = {name: entry["shape"] for name, entry in entries.items() if name != "__metadata__"}
-            ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"]
-            whole = all(type(side) is int and side >= 0 for shape in shapes.values() for side in shape)
-            whole = whole and max(ends, default=0) == size - 8 - length
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"{name} is no file of weights ({error})") from error
-    if not whole:
-        raise ValueError(f"{name} is cut off or damaged")
-    return shapes
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_slice(name).get_shape() for name in file.offset_keys()}
+    except SafetensorError as error:
+        raise ValueError(f"{os.path.basename(path)} is cut off, damaged or no file of weights ({error})") from error
 
 
 @contextmanager
@@ -190,16 +173,10 @@ def check_loaded_model(
     names: list[str] | None, model: PreTrainedModel, report: Mapping[str, Any], options: Mapping[str, Any]
 ) -> list[str] | None:
     """
-    Refuses what was loaded where tensors or names were missing, numbers are not finite or tables point nowhere.
+    Refuses what was loaded where tensors or names were missing, numbers are not finite or tables point nowhere;
+    returns the names of labels that fit the model.
 
-    Args:
-        names: Names of the labels, where there are some.
-        model: The model.
-        report: What `from_pretrained` tells of it.
-        options: Those of `from_pretrained`; with `ignore_mismatched_sizes` a part of the model may be new.
-
-    Returns:
-        The names that fit the model.
+    Report and options are those of `from_pretrained`; with `ignore_mismatched_sizes` a part of the model may be new.
     """
     check_finite(model)
     if options.get("ignore_mismatched_sizes"):
@@ -222,9 +199,7 @@ def check_loaded_model(
         )
     further = sorted(set(report["unexpected_keys"]) - _MAY_BE_FURTHER)
     if further:
-        raise ValueError(
-            f"config.json has no place for {len(further)} tensors of the weights, such as {further[0]}: restore it"
-        )
+        raise ValueError(f"config.json has no place for {len(further)} tensors, such as {further[0]}: restore it")
     for name, module in model.named_modules():
         check = _TABLE_CHECKS.get(type(module))
         if check is not None and not any(buffer.is_meta for buffer in module.buffers()) and not check(module):

@@ -29,9 +29,7 @@ def top_k_from_scores(scores: np.ndarray, k: int) -> np.ndarray:
     """
     scores = np.asarray(scores)
     if scores.ndim != 2 or scores.dtype.kind not in "biuf":
-        raise ValueError(
-            f"scores must be real numbers of shape (texts, labels), got {scores.dtype} of shape {scores.shape}."
-        )
+        raise ValueError(f"scores must be real numbers, (texts, labels), got {scores.dtype} of shape {scores.shape}.")
     if np.isnan(scores).any():
         raise ValueError("scores hold NaN, which has no rank. Replace it, for example by -inf.")
     num_labels = scores.shape[1]
@@ -75,16 +73,12 @@ class RankedLabels:
                 "at least one."
             )
         highest = int(max(predicted.max(initial=0), true_ids.max(initial=0)))
-        if num_labels is None:
-            num_labels = highest + 1
-        elif isinstance(num_labels, bool) or not hasattr(num_labels, "__index__") or num_labels < 1:
-            raise ValueError(f"num_labels={num_labels!r} must be an integer of at least 1, or None to read it off.")
-        elif highest >= num_labels:
+        num_labels = highest + 1 if num_labels is None else _whole_number(num_labels, "num_labels")
+        if highest >= num_labels:
             raise ValueError(
                 f"Label id {highest} is outside the {num_labels} labels: ids go from 0 to {num_labels - 1}. "
                 "Check that predictions and true labels use the same label space."
             )
-        num_labels = int(num_labels)
         if num_labels * num_texts > np.iinfo(np.int64).max:
             raise ValueError(f"{num_texts} texts times {num_labels} labels exceed 64 bits: renumber the label ids.")
         self.num_texts, self.num_labels = num_texts, num_labels
@@ -124,12 +118,17 @@ def _sorted_once(numbers: np.ndarray) -> np.ndarray:
     return numbers[np.diff(numbers, prepend=numbers[:1] - 1) > 0]
 
 
+def _whole_number(value: Any, name: str) -> int:
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__") or value < 1:
+        raise ValueError(f"{name}={value!r} must be an integer of at least 1.")
+    return operator.index(value)
+
+
 def _check_k(k: int, most: int, reason: str) -> int:
-    if isinstance(k, bool | np.bool_) or not hasattr(k, "__index__") or k < 1:
-        raise ValueError(f"k={k!r} must be an integer of at least 1.")
+    k = _whole_number(k, "k")
     if k > most:
         raise ValueError(f"k={k} is too large: {reason}. Ask for a smaller k or give more labels.")
-    return operator.index(k)
+    return k
 
 
 def _id_matrix(ids: ArrayLike, name: str) -> np.ndarray:
@@ -138,9 +137,7 @@ def _id_matrix(ids: ArrayLike, name: str) -> np.ndarray:
     except ValueError as error:
         raise ValueError(f"{name} has rows of different lengths. Bring them to one with pad_label_lists.") from error
     if matrix.ndim != 2 or (matrix.dtype.kind not in "iu" and matrix.size):
-        raise ValueError(
-            f"{name} must be integer label ids of shape (texts, labels), got {matrix.dtype} of shape {matrix.shape}."
-        )
+        raise ValueError(f"{name} must be integer ids, (texts, labels), got {matrix.dtype} of shape {matrix.shape}.")
     return matrix.astype(np.int64)
 
 

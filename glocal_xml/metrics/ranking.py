@@ -19,18 +19,18 @@ def precision_at_k(ranked: RankedLabels, k: int) -> float:
 
 def recall_at_k(ranked: RankedLabels, k: int) -> float:
     """R@k = hits / n, averaged over texts, n being the number of true labels of the text."""
-    return float(_ratio(ranked.hits_at(k).sum(axis=1), ranked.true_counts).mean())
+    return float(ratio(ranked.hits_at(k).sum(axis=1), ranked.true_counts).mean())
 
 
 def r_precision_at_k(ranked: RankedLabels, k: int) -> float:
     """RP@k = hits / min(k, n), averaged over texts (Chalkidis et al. 2019): a text with few labels can reach 1."""
-    return float(_ratio(ranked.hits_at(k).sum(axis=1), np.minimum(ranked.true_counts, k)).mean())
+    return float(ratio(ranked.hits_at(k).sum(axis=1), np.minimum(ranked.true_counts, k)).mean())
 
 
 def ndcg_at_k(ranked: RankedLabels, k: int) -> float:
     """nDCG@k = sum over hits of 1 / log2(rank + 1), over the sum for ranks 1 to min(k, n), averaged over texts."""
     gains = _cumulative_gain(ranked.hits_at(k))
-    return float(_ratio(gains, _ideal_gain(ranked, k)).mean())
+    return float(ratio(gains, _ideal_gain(ranked, k)).mean())
 
 
 def ps_precision_at_k(ranked: RankedLabels, k: int, inverse_propensities: ArrayLike) -> float:
@@ -51,7 +51,7 @@ def ps_ndcg_at_k(ranked: RankedLabels, k: int, inverse_propensities: ArrayLike) 
     """
     gained, best = _hit_and_best_weights(ranked, k, inverse_propensities)
     ideal = _ideal_gain(ranked, k)
-    return _bounded_ratio(_ratio(_cumulative_gain(gained), ideal).sum(), _ratio(_cumulative_gain(best), ideal).sum())
+    return _bounded_ratio(ratio(_cumulative_gain(gained), ideal).sum(), ratio(_cumulative_gain(best), ideal).sum())
 
 
 def coverage_at_k(ranked: RankedLabels, k: int) -> float:
@@ -67,11 +67,9 @@ def macro_at_k(ranked: RankedLabels, k: int, label_ids: ArrayLike | None = None)
     All labels of the label space by default. 0/0 counts 0, and F1 is the mean of the F1 of the labels, not the F1 of
     the means.
     """
-    hits = ranked.hits_at(k)
-    ids = ranked.ids[:, :k]
-    correct, predicted, true = (
-        np.bincount(found, minlength=ranked.num_labels) for found in (ids[hits], ids[ids >= 0], ranked.true_ids)
-    )
+    hits, ids = ranked.hits_at(k), ranked.ids[:, :k]
+    counted = (ids[hits], ids[ids >= 0], ranked.true_ids)
+    correct, predicted, true = (np.bincount(found, minlength=ranked.num_labels) for found in counted)
     if label_ids is not None:
         chosen = label_id_set(label_ids, "label_ids")
         if len(chosen) == 0 or chosen[0] < 0 or chosen[-1] >= ranked.num_labels:
@@ -82,9 +80,9 @@ def macro_at_k(ranked: RankedLabels, k: int, label_ids: ArrayLike | None = None)
             )
         correct, predicted, true = correct[chosen], predicted[chosen], true[chosen]
     return {
-        "precision": float(_ratio(correct, predicted).mean()),
-        "recall": float(_ratio(correct, true).mean()),
-        "f1": float(_ratio(2 * correct, predicted + true).mean()),
+        "precision": float(ratio(correct, predicted).mean()),
+        "recall": float(ratio(correct, true).mean()),
+        "f1": float(ratio(2 * correct, predicted + true).mean()),
     }
 
 
@@ -133,16 +131,13 @@ def xmtc_metrics(
             metrics[f"psndcg@{k}"] = ps_ndcg_at_k(ranked, k, inverse_propensities)
         metrics[f"coverage@{k}"] = coverage_at_k(ranked, k)
     k = max(ks)
-    for name, value in macro_at_k(ranked, k).items():
-        metrics[f"macro_{name}@{k}"] = value
-    for band, ids in band_ids.items():
-        if len(ids):
-            for name, value in macro_at_k(ranked, k, ids).items():
-                metrics[f"macro_{name}@{k}_{band}"] = value
+    groups = {"": None} | {f"_{band}": ids for band, ids in band_ids.items() if len(ids)}
+    for suffix, ids in groups.items():
+        metrics |= {f"macro_{name}@{k}{suffix}": value for name, value in macro_at_k(ranked, k, ids).items()}
     return metrics
 
 
-def _ratio(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
+def ratio(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
     """Elementwise quotient, 0/0 being 0."""
     return np.divide(numerators, denominators, out=np.zeros(len(numerators)), where=denominators > 0)
 

@@ -3,11 +3,11 @@
 Use the class, or load this file by its path: `evaluate.load(".../glocal_xml/metrics/xmtc.py")`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import datasets
 import evaluate
-from numpy.typing import ArrayLike
 
 # evaluate copies this file and the siblings it names itself, so the one that ranking.py needs is named here too.
 from .ranked_labels import pad_label_lists
@@ -55,19 +55,7 @@ class XMTCMetrics(evaluate.Metric):
         )
 
     def _compute(
-        self,
-        predictions: Sequence[Sequence[int]],
-        references: Sequence[Sequence[int]],
-        ks: Sequence[int] | None = None,
-        inverse_propensities: ArrayLike | None = None,
-        bands: Mapping[str, ArrayLike] | None = None,
-        num_labels: int | None = None,
+        self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]], **options: Any
     ) -> dict[str, float]:
-        return xmtc_metrics(
-            pad_label_lists(predictions),
-            references,
-            ks=(1, 3, 5) if ks is None else ks,
-            inverse_propensities=inverse_propensities,
-            bands=bands,
-            num_labels=num_labels,
-        )
+        given = {name: value for name, value in options.items() if value is not None}
+        return xmtc_metrics(pad_label_lists(predictions), references, **given)

@@ -51,7 +51,9 @@ def check_data(data_args: DataArguments, published: PublishedData) -> tuple[list
         lines.append(f"{path}: {len(texts[part]):,} texts, read as {file_format}")
         files += files_of_texts(path, file_format)
     files += [] if data_args.label_map is None else [Path(data_args.label_map)]
-    lines += [f"sha256 {_digest(file)}  {file}" for file in files]
+    for path in files:
+        with open(path, "rb") as file:
+            lines.append(f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}  {path}")
     sizes: dict[str, int | float] = {
         "train_texts": len(texts["train"]),
         "test_texts": len(texts["test"]),
@@ -67,8 +69,3 @@ def check_data(data_args: DataArguments, published: PublishedData) -> tuple[list
         if size != getattr(published, name)
     ]
     return lines, warnings
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -66,7 +66,7 @@ def _estimated(arguments: Arguments, data: PublishedData, number: int) -> str:
         num_labels=data.labels,
         num_texts=data.train_texts,
         labels_per_text=data.labels_per_text,
-        num_test_texts=data.test_texts,
+        num_evaluated=(0, data.test_texts),
     )
     memory = psutil.Process().memory_info().rss
     estimate = estimate_run(planned_config(model_args, data.labels), workload, args, memory)

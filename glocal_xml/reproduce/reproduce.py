@@ -33,8 +33,7 @@ def reproduce(
     Trains the runs of a table that are not done yet, joins them, and compares with what was published.
 
     Args:
-        recipe: The table.
-        files: Training and test texts, from [`data_files`].
+        recipe, files: The table, and its training and test texts, from [`data_files`].
         output_dir: Folder with a folder for each run, and the comparison.
         flags: Flags of `glocal-xml train` that override the recipe in all runs.
         members: Only these; the ensemble then waits for a call without them.

@@ -34,26 +34,18 @@ class Published:
 
 @dataclass(frozen=True)
 class TableRecipe:
-    """
-    A recipe of a table.
-
-    Args:
-        name: What it is called by.
-        paper: The paper, and what of it this reproduces.
-        data: The data set.
-        shared: Arguments of `glocal-xml train` that all runs have.
-        members: The arguments that each run has besides, by its name.
-        study: Instead of members: the study of `glocal-xml analyse` whose points are the runs.
-        ensemble: Whether the mean of all members is a row of the table too.
-        published: The published numbers.
-    """
+    """A table of a paper: its runs, their data, and the published numbers."""
 
     name: str
+    # The paper, and what of it this reproduces.
     paper: str
     data: PublishedData
+    # Arguments of `glocal-xml train` that all runs have, and those that each run has besides, by its name.
     shared: dict[str, Any]
     members: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # Instead of members: the study of `glocal-xml analyse` whose points are the runs.
     study: str | None = None
+    # Whether the mean of all members is a row of the table too.
     ensemble: bool = False
     published: list[Published] = field(default_factory=list)
 

@@ -24,16 +24,7 @@ Results = dict[str, dict[str, float]]
 def runs_of_table(
     recipe: TableRecipe, files: dict[str, str], output_dir: str, flags: list[str], members: list[str] | None = None
 ) -> dict[str, tuple[dict[str, Any], Arguments]]:
-    """
-    Settings and arguments of every run by its name; a study is one.
-
-    Args:
-        recipe: The recipe.
-        files: Training and test texts, as the arguments of a run name them.
-        output_dir: Folder with a folder for each run.
-        flags: Flags of `glocal-xml train` that override the recipe in all runs.
-        members: Only these; all by default.
-    """
+    """Settings and arguments of every run, or of some members, by name; a study is one. The rest as in `reproduce`."""
     known = list(recipe.members) or [recipe.study]
     if unknown := [name for name in members or [] if name not in known]:
         raise ValueError(f"{recipe.name} has no member {unknown[0]!r}; the members are {', '.join(known)}.")
@@ -67,9 +58,7 @@ def _made_once(
     folder: Path, settings: dict[str, dict[str, Any]], overwrite: bool, make: Callable[[], dict[str, Any]]
 ) -> Results:
     claim_folder(folder, settings, overwrite=overwrite)
-    results = read_json(folder / RESULTS_FILE)
-    if results is None:
-        results = make()
-    else:
-        logger.info("done before: %s", folder)
+    if (results := read_json(folder / RESULTS_FILE)) is None:
+        return make()["test"]
+    logger.info("done before: %s", folder)
     return results["test"]

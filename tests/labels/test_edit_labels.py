@@ -13,7 +13,7 @@ from transformers import AutoModel
 
 from glocal_xml.data import LabelSpace
 from glocal_xml.labels import edit_labels
-from glocal_xml.labels.label_changes import plan_changes
+from glocal_xml.labels.edit import plan_changes
 from glocal_xml.labels.table_rows import tree_rows
 from glocal_xml.modeling import FAMILIES
 from glocal_xml.modeling.label_tree import CandidateTree
