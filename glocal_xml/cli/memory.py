@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from .command_parser import command_parser
@@ -51,7 +52,6 @@ def main(argv: list[str]) -> None:
     if args.output_dir is not None and holds_run(args.output_dir):
         raise ValueError(f"The folder {args.output_dir} holds a model or a run already; choose another one.")
     numbers = None if args.remove is None else read_numbers(args.remove)
-    added = None if args.add is None else read_labelled_texts(args.add, args.text_column, args.labels_column)
     pipe = open_pipeline(args.model, device="cpu")
     model, tokenizer = pipe.model, pipe.tokenizer
     if model.memory is None and model.dense is None:
@@ -63,8 +63,8 @@ def main(argv: list[str]) -> None:
     if numbers is not None:
         found = remove_from_memory(model, numbers)
         logger.info("%d texts removed, of %d numbers given", found, len(numbers))
-    if added is not None:
-        texts, labels = added
+    if args.add is not None:
+        texts, labels = read_labelled_texts(args.add, args.text_column, args.labels_column, label_space.names)
         new_labels = sorted({name for names in labels for name in names} - set(label_space.names))
         if new_labels:
             model, label_space = edit_labels(model, label_space, tokenizer, add=new_labels)
@@ -76,11 +76,16 @@ def main(argv: list[str]) -> None:
     _show(model, False)
 
 
-def read_labelled_texts(path: str, text_column: str, labels_column: str) -> tuple[list[str], list[list[str]]]:
-    """Texts of a file and the names of their labels."""
-    from glocal_xml.data import read_rows
+def read_labelled_texts(
+    path: str, text_column: str, labels_column: str, known: Iterable[str]
+) -> tuple[list[str], list[list[str]]]:
+    """Texts of a file and the names of their labels, separated as fits those that the model knows."""
+    from glocal_xml.data.readers import read_label_strings, read_rows
+    from glocal_xml.data.sources import guess_label_delimiter
 
-    rows = list(read_rows(path, text_column=text_column, labels_column=labels_column))
+    columns = {"text_column": text_column, "labels_column": labels_column}
+    delimiter = guess_label_delimiter(read_label_strings(path, **columns), path, set(known))
+    rows = list(read_rows(path, label_delimiter=delimiter, **columns))
     return [row["text"] for row in rows], [row["labels"] for row in rows]
 
 

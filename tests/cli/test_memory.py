@@ -55,6 +55,13 @@ def test_count_and_list(folder, capsys):
     assert rows[3]["labels"] == [LABELS[i] for i in training_texts()[3][1]]
 
 
+def test_added_labels_are_separated_as_the_model_knows_them(folder, tmp_path, capsys):
+    table = tmp_path / "more.csv"
+    table.write_text(f"text,labels\n{WORDS[0]} {WORDS[1]},{LABELS[0]};{LABELS[1]}\n")
+    assert main(["memory", folder, "--add", str(table), "--output_dir", str(tmp_path / "out")]) == 0
+    assert listed(tmp_path / "out", capsys)[-1]["labels"] == LABELS[:2]
+
+
 def test_new_texts_with_new_labels_are_found_at_once(folder, tmp_path, capsys, caplog):
     caplog.set_level("INFO")
     more = [

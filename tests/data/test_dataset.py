@@ -119,6 +119,25 @@ def test_labels_of_loaded_datasets_may_be_class_ids_integers_or_strings():
         load_xmtc_dataset({"train": wrong})
 
 
+@pytest.mark.parametrize("cell", ["grain; wheat", "grain|wheat", "grain,wheat", "['grain', 'wheat']"])
+def test_a_part_in_another_format_may_have_another_delimiter(tmp_path, cell):
+    train = write(tmp_path / "a.jsonl", [{"text": "a", "labels": ["grain", "wheat", "oil, crude"]}])
+    test = tmp_path / "b.csv"
+    test.write_text(f'text,labels\nb,"{cell}"\n')
+    parts, space = load_xmtc_dataset({"train": train, "test": test})
+    assert space.decode(parts["test"]["labels"][0]) == ["grain", "wheat"]
+    # What a trained model knows decides, too: here that the comma is part of a name.
+    test.write_text('text,labels\nb,"oil, crude;wheat"\n')
+    parts, space = load_xmtc_dataset({"test": test}, label_space=space)
+    assert space.decode(parts["test"]["labels"][0]) == ["oil, crude", "wheat"]
+
+
+def test_labels_that_are_the_same_but_for_their_spelling_are_named(tmp_path, caplog):
+    rows = [{"text": "a", "labels": ["Caf\u00e9", "cafe\u0301", "tea"]}]
+    assert len(load_xmtc_dataset({"train": write(tmp_path / "a.jsonl", rows)})[1].names) == 3
+    assert r"1 labels are written in several ways" in caplog.text and r"'Caf\xe9' and 'cafe\u0301'" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("strings", "names", "warning"),
     [
