@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from .command_parser import command_parser
+from .command_parser import command_parser, hide_bars_off_terminal
 
 logger = logging.getLogger("glocal_xml")
 
@@ -29,6 +29,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--add", metavar="FILE", help="texts with their labels, as for `glocal-xml train`")
     parser.add_argument("--text_column", default="text", help="column of the texts (default: %(default)s)")
     parser.add_argument("--labels_column", default="labels", help="column of the labels (default: %(default)s)")
+    parser.add_argument("--label_delimiter", help="separates labels in one string; by default as fits known labels")
     parser.add_argument(
         "--remove", metavar="FILE", help="numbers of texts to forget, one per line, as `--list` and explanations tell"
     )
@@ -52,6 +53,7 @@ def main(argv: list[str]) -> None:
     if args.output_dir is not None and holds_run(args.output_dir):
         raise ValueError(f"The folder {args.output_dir} holds a model or a run already; choose another one.")
     numbers = None if args.remove is None else read_numbers(args.remove)
+    hide_bars_off_terminal()
     pipe = open_pipeline(args.model, device="cpu")
     model, tokenizer = pipe.model, pipe.tokenizer
     if model.memory is None and model.dense is None:
@@ -64,7 +66,8 @@ def main(argv: list[str]) -> None:
         found = remove_from_memory(model, numbers)
         logger.info("%d texts removed, of %d numbers given", found, len(numbers))
     if args.add is not None:
-        texts, labels = read_labelled_texts(args.add, args.text_column, args.labels_column, label_space.names)
+        columns = {"text_column": args.text_column, "labels_column": args.labels_column}
+        texts, labels = read_labelled_texts(args.add, columns, args.label_delimiter, label_space.names)
         new_labels = sorted({name for names in labels for name in names} - set(label_space.names))
         if new_labels:
             model, label_space = edit_labels(model, label_space, tokenizer, add=new_labels)
@@ -77,14 +80,14 @@ def main(argv: list[str]) -> None:
 
 
 def read_labelled_texts(
-    path: str, text_column: str, labels_column: str, known: Iterable[str]
+    path: str, columns: dict[str, str], delimiter: str | None, known: Iterable[str]
 ) -> tuple[list[str], list[list[str]]]:
     """Texts of a file and the names of their labels, separated as fits those that the model knows."""
     from glocal_xml.data.readers import read_label_strings, read_rows
     from glocal_xml.data.sources import guess_label_delimiter
 
-    columns = {"text_column": text_column, "labels_column": labels_column}
-    delimiter = guess_label_delimiter(read_label_strings(path, **columns), path, set(known))
+    if delimiter is None:
+        delimiter = guess_label_delimiter(read_label_strings(path, **columns), path, set(known))
     rows = list(read_rows(path, label_delimiter=delimiter, **columns))
     return [row["text"] for row in rows], [row["labels"] for row in rows]
 

@@ -117,13 +117,12 @@ def _source(
 
 
 def _check_trained(label_lists: Iterable[list[str]], label_space: LabelSpace) -> None:
-    for labels in label_lists:
-        untrained = label_space.decode(i for i in label_space.encode(labels) if i >= label_space.num_labels)
-        if untrained:
-            raise ValueError(
-                f"the train part has the labels {untrained}, which the label_space knows from evaluation data only; "
-                "leave label_space out to make a new one"
-            )
+    unknown = sorted({label for labels in label_lists for label in labels} - set(label_space.names))
+    if unknown:
+        raise ValueError(
+            f"the train part has {len(unknown)} labels that the model does not have, such as {unknown[:5]}; add them "
+            "to it by `glocal-xml labels --add`, remove them from the texts, or train a new model"
+        )
 
 
 def _warn_of_spellings(names: Iterable[str]) -> None:

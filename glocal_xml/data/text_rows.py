@@ -79,7 +79,7 @@ def _rows(path: str | os.PathLike, file_format: str | None, text_column: str) ->
         file_format = "jsonl" if first.lstrip().startswith(("{", "[{")) else "lines"
         if file_format == "lines" and text_column in re.split("[,;\t]", first.strip()):
             logger.warning(
-                "%s is read as one text per line, but begins with %r: set input_format to csv or tsv if it is a table",
+                "%s is read as one text per line, but begins with %r: give `--input_format csv` if it is a table",
                 *(name, first.strip()),
             )
         lines = chain(seen, lines)

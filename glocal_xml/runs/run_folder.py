@@ -41,12 +41,14 @@ def check_run_folder(
     if model is not None and path.resolve() in (Path(model).resolve(), *Path(model).resolve().parents):
         raise ValueError(f"The output folder {folder} holds the model {model} that is used; choose another one.")
     if resume is not None:
+        # As Trainer calls the last one.
+        resume = "last" if resume in (True, "true", "True") else resume
         checkpoint = find_last(path) if resume == "last" else resume
         reason = "" if resume == "last" else why_not_whole(checkpoint)
         if checkpoint is None or reason:
             raise ValueError(
                 f"No complete checkpoint to resume from in {checkpoint or folder}{f' ({reason})' if reason else ''}: "
-                "start the run anew with `--overwrite_output true`."
+                "start the run anew, with `--overwrite_output true` in place of `--resume_from_checkpoint`."
             )
         return checkpoint
     if holds_run(path) and not overwrite:

@@ -92,10 +92,10 @@ def test_a_given_label_space_is_used_and_left_alone(files):
     parts, extended = load_xmtc_dataset({"test": files["test"]}, label_space=space)
     assert parts["test"]["labels"][:] == [[2, 3], [0, 1]]
     assert extended.unseen == ["air", "blue"] and space.unseen == []
-    with pytest.raises(ValueError, match="'fruit' is not among the 1 labels"):
-        load_xmtc_dataset({"train": files["train"]}, label_space=LabelSpace(["red"], [1], 2))
-    with pytest.raises(ValueError, match=r"\['red'\], which the label_space knows from evaluation data only"):
-        load_xmtc_dataset({"train": files["train"]}, label_space=LabelSpace(["fruit"], [1], 2, ["red"]))
+    # The second is known from evaluation data only.
+    for known in (LabelSpace(["red"], [1], 2), LabelSpace(["red"], [1], 2, ["fruit"])):
+        with pytest.raises(ValueError, match=r"1 labels that the model does not have, such as \['fruit'\]"):
+            load_xmtc_dataset({"train": files["train"]}, label_space=known)
 
 
 def test_a_whole_taxonomy(files):

@@ -154,6 +154,11 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     assert os.listdir(tmp_path) == ["out.csv"] and path.read_text() == "old"
 
 
+def test_a_folder_is_not_written_to(tmp_path):
+    with pytest.raises(OSError, match="is a folder; give the name of a file"):
+        write_rows([{"text": "a"}], tmp_path, file_format="csv")
+
+
 def test_a_device_is_written_to_and_stays_one(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)

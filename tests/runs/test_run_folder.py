@@ -34,7 +34,9 @@ def test_last_good_checkpoint_passes_over_half_written_ones(tmp_path):
     (tmp_path / "checkpoint-110" / "trainer_state.json").write_text('{"global_st')
     (tmp_path / "checkpoint-best").mkdir()
     assert last_good_checkpoint(tmp_path) == good
-    assert check_run_folder(str(tmp_path), resume="last", overwrite=False) == good
+    # What Trainer takes for the last one, too.
+    for resume in ("last", "true", True):
+        assert check_run_folder(str(tmp_path), resume=resume, overwrite=False) == good
 
 
 def test_another_run_is_refused_unless_told_otherwise(tmp_path):
