@@ -106,6 +106,15 @@ def test_the_launcher_loads_the_package_when_it_is_asked(small_package):
     assert start("made", folder=folder).communicate() == ("started\nloaded\nvalue value\n", "")
 
 
+def test_errors_of_the_system_and_home_folders_are_plain(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert exit_code(["train", "--encoder=none", "--train_file=~/none.jsonl", f"--output_dir={tmp_path / 'new'}"]) == 2
+    assert f"{tmp_path}/none.jsonl does not exist" in capsys.readouterr().err
+    monkeypatch.setattr("glocal_xml.cli.card.main", lambda argv: (tmp_path / "missing").read_text())
+    assert exit_code(["card"]) == 2
+    assert capsys.readouterr().err == f"glocal-xml: error: {tmp_path}/missing: No such file or directory\n"
+
+
 def test_warnings_call_arguments_by_their_flags(tmp_path, caplog):
     (tmp_path / "a.csv").write_text("text,labels\nx,a;b\n")
     exit_code(["train", "--encoder", "x/y/z", "--train_file", str(tmp_path / "a.csv"), "--output_dir", str(tmp_path)])
@@ -121,7 +130,7 @@ def test_warnings_call_arguments_by_their_flags(tmp_path, caplog):
         (["train", "--encoder", "x", "--train_file", "missing.jsonl"], "missing.jsonl"),
         (["train", "--encoder", "user/nothing", "--train_file", "rows.jsonl"], "no folder user/nothing"),
         (["train", "--encodr", "x"], "did you mean --encoder?"),
-        (["train", "rows.jsonl", "--encoder", "none"], "give training texts by `--train_file rows.jsonl`"),
+        (["train", "rows.jsonl", "--encoder", "none"], "rows.jsonl belongs to no option"),
         (["train", "--encoder", "none", "--experts", "dense", "--train_file", "x"], "needs `--experts lexical`"),
         (["train", "--learning_rate", "high"], "invalid float value: 'high'"),
         (["train", "missing.yaml"], "no recipe"),

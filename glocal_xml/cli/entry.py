@@ -79,7 +79,7 @@ def usage() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command; a user's mistake ends in one line on standard error and exit code 2."""
-    argv = sys.argv[1:] if argv is None else argv
+    argv = [_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
     try:
         with terminated_like_ctrl_c(), _flags_in_logs(argv):
             code = _run(argv)
@@ -117,6 +117,12 @@ def _run(argv: list[str]) -> int:
         raise ValueError(f"there is no command {command!r}; the commands are {', '.join(COMMANDS)}")
     import_module(f"glocal_xml.cli.{command}").main(rest)
     return 0
+
+
+def _home(argument: str) -> str:
+    """`--name=~/path` with the path of the home folder, which shells put in only behind a blank."""
+    name, _, value = argument.partition("=")
+    return f"{name}={os.path.expanduser(value)}" if name.startswith("--") and value.startswith("~/") else argument
 
 
 @contextmanager

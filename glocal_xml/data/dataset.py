@@ -68,7 +68,7 @@ def load_xmtc_dataset(
         # The train part comes first.
         if label_space is None:
             label_space = LabelSpace.from_label_lists(source.scan(), names=label_names)
-            _warn_of_spellings(label_space.names)
+            _warn_of_names(label_space.names)
         elif name == "train":
             _check_trained(source.scan(), label_space)
         elif unseen := label_space.add_unseen(source.scan()):
@@ -125,8 +125,13 @@ def _check_trained(label_lists: Iterable[list[str]], label_space: LabelSpace) ->
         )
 
 
-def _warn_of_spellings(names: Iterable[str]) -> None:
-    """Warns of labels that people would take for the same one."""
+def _warn_of_names(names: list[str]) -> None:
+    """Warns of labels that people would take for the same one, and of rows of a matrix that are none."""
+    if names == ["0", "1"]:
+        logger.warning(
+            "The only labels are 0 and 1: where they are rows of a matrix with a column for each label, give the "
+            "names of the labels that are 1 instead"
+        )
     spellings: dict[str, list[str]] = {}
     for name in names:
         spellings.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)

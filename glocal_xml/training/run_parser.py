@@ -72,7 +72,7 @@ def recipe_arguments(
         argv, look_for_args_file=False, return_remaining_strings=True
     )
     if unknown and Path(unknown[0]).is_file():
-        raise ValueError(f"{unknown[0]} is no option: give training texts by `--train_file {unknown[0]}`")
+        raise ValueError(f"{unknown[0]} belongs to no option: give training texts, in one file, by `--train_file`")
     if unknown:
         raise ValueError(f"unknown arguments {' '.join(unknown)}{_meant(unknown[0], [f'--{name}' for name in known])}")
     return tuple(arguments)

@@ -132,6 +132,11 @@ def test_a_part_in_another_format_may_have_another_delimiter(tmp_path, cell):
     assert space.decode(parts["test"]["labels"][0]) == ["oil, crude", "wheat"]
 
 
+def test_rows_of_a_matrix_are_not_taken_for_names_without_a_word(tmp_path, caplog):
+    load_xmtc_dataset({"train": write(tmp_path / "a.jsonl", [{"text": "a", "labels": [0, 1, 0]}])})
+    assert "The only labels are 0 and 1" in caplog.text
+
+
 def test_labels_that_are_the_same_but_for_their_spelling_are_named(tmp_path, caplog):
     rows = [{"text": "a", "labels": ["Caf\u00e9", "cafe\u0301", "tea"]}]
     assert len(load_xmtc_dataset({"train": write(tmp_path / "a.jsonl", rows)})[1].names) == 3

@@ -15,6 +15,7 @@ from glocal_xml.cli.train import main
 from glocal_xml.data import LabelSpace
 from glocal_xml.experts import ExpertTexts, log_frequencies
 from glocal_xml.experts.choose import default_lexical_settings
+from glocal_xml.experts.name_texts import name_texts
 from glocal_xml.modeling import TextExpertsForMultiLabel
 from glocal_xml.runs.experts import held_out_texts, read_label_texts
 from glocal_xml.runs.time_plan import has_time, seconds_for_heads
@@ -238,6 +239,11 @@ def test_names_of_labels_from_a_table(tmp_path):
     path.write_text("a1 no tab\n", encoding="utf-8")
     with pytest.raises(ValueError, match="line 1: there must be a tab"):
         read_label_texts(str(path))
+
+
+def test_names_of_other_labels_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="names none of the labels: it has 'apple' and others, the texts have 'A1'"):
+        name_texts(["A1"], tokenizer, [], {"apple": ["A1"]})
 
 
 def test_frequencies_are_logs_of_shares():
