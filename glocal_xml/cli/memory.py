@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Iterable
 from typing import Any
 
 from .command_parser import command_parser, hide_bars_off_terminal
@@ -42,6 +41,7 @@ def main(argv: list[str]) -> None:
     if args.output_dir is not None and not changes:
         raise ValueError("`--output_dir` is for a changed model: give `--add FILE` or `--remove FILE` too.")
     # What follows takes seconds, which the help need not.
+    from glocal_xml.data.sources import read_known_rows
     from glocal_xml.experts import remember, remove_from_memory
     from glocal_xml.labels import edit_labels
     from glocal_xml.runs.prepare import trained_label_space
@@ -66,8 +66,9 @@ def main(argv: list[str]) -> None:
         found = remove_from_memory(model, numbers)
         logger.info("%d texts removed, of %d numbers given", found, len(numbers))
     if args.add is not None:
-        columns = {"text_column": args.text_column, "labels_column": args.labels_column}
-        texts, labels = read_labelled_texts(args.add, columns, args.label_delimiter, label_space.names)
+        options = {name: getattr(args, name) for name in ("text_column", "labels_column", "label_delimiter")}
+        rows = list(read_known_rows(args.add, label_space.names, **options))
+        texts, labels = [row["text"] for row in rows], [row["labels"] for row in rows]
         new_labels = sorted({name for names in labels for name in names} - set(label_space.names))
         if new_labels:
             model, label_space = edit_labels(model, label_space, tokenizer, add=new_labels)
@@ -77,19 +78,6 @@ def main(argv: list[str]) -> None:
     tokenizer.save_pretrained(args.output_dir)
     label_space.save(args.output_dir)
     _show(model, False)
-
-
-def read_labelled_texts(
-    path: str, columns: dict[str, str], delimiter: str | None, known: Iterable[str]
-) -> tuple[list[str], list[list[str]]]:
-    """Texts of a file and the names of their labels, separated as fits those that the model knows."""
-    from glocal_xml.data.readers import read_label_strings, read_rows
-    from glocal_xml.data.sources import guess_label_delimiter
-
-    if delimiter is None:
-        delimiter = guess_label_delimiter(read_label_strings(path, **columns), path, set(known))
-    rows = list(read_rows(path, label_delimiter=delimiter, **columns))
-    return [row["text"] for row in rows], [row["labels"] for row in rows]
 
 
 def read_numbers(path: str) -> list[int]:

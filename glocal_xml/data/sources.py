@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -183,6 +184,13 @@ def guess_label_delimiter(
     if found and found[0] not in (",", earlier):
         logger.warning("%s part: labels are separated by %r; set label_delimiter if they are not", name, found[0])
     return found[0] if found else None
+
+
+def read_known_rows(path: str | os.PathLike, known: Iterable[str], **options: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a file as `read_rows` gives them; labels in one string are separated as fits known ones."""
+    if options.get("label_delimiter") is None:
+        options["label_delimiter"] = guess_label_delimiter(read_label_strings(path, **options), str(path), set(known))
+    return read_rows(path, **options)
 
 
 def _known_share(rows: Iterable[str], delimiter: str, known: Collection[str]) -> float:

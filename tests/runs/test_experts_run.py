@@ -271,7 +271,7 @@ def test_a_trained_model_is_not_given_an_encoder_to_evaluate(encoder_free, encod
 
 
 def test_no_encoder_and_no_expert_is_no_model(flags, tmp_path):
-    with pytest.raises(ValueError, match="needs an encoder or experts"):
+    with pytest.raises(ValueError, match="needs `--experts lexical`, `memory` or both"):
         main([*without(flags, "--encoder"), "--encoder", "none", "--experts", "none", "--output_dir", str(tmp_path)])
 
 
