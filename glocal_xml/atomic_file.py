@@ -21,6 +21,8 @@ def open_atomically(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {path.parent} for {path.name} does not exist; make it first")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give the name of a file")
     if path.exists() and not path.is_file():
         # Such as /dev/null, which a file must not replace.
         with open(path, "wb") as file:

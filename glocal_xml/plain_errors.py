@@ -19,6 +19,9 @@ def mendable(error: BaseException | None) -> BaseException | None:
 def one_line(error: BaseException) -> str:
     """The message of an error, on one line that is not too long."""
     message = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        # Without its number.
+        message = f"{error.filename}: {error.strerror}"
     if any(words in message for words in _CUT_OFF):
         message = f"a file could not be written whole, or is damaged; is the disk full? ({message})"
     return message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 150]} … {message[-150:]}"

@@ -106,6 +106,21 @@ def test_the_launcher_loads_the_package_when_it_is_asked(small_package):
     assert start("made", folder=folder).communicate() == ("started\nloaded\nvalue value\n", "")
 
 
+def test_errors_of_the_system_and_home_folders_are_plain(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert exit_code(["train", "--encoder=none", "--train_file=~/none.jsonl", f"--output_dir={tmp_path / 'new'}"]) == 2
+    assert f"{tmp_path}/none.jsonl does not exist" in capsys.readouterr().err
+    monkeypatch.setattr("glocal_xml.cli.card.main", lambda argv: (tmp_path / "missing").read_text())
+    assert exit_code(["card"]) == 2
+    assert capsys.readouterr().err == f"glocal-xml: error: {tmp_path}/missing: No such file or directory\n"
+
+
+def test_warnings_call_arguments_by_their_flags(tmp_path, caplog):
+    (tmp_path / "a.csv").write_text("text,labels\nx,a;b\n")
+    exit_code(["train", "--encoder", "x/y/z", "--train_file", str(tmp_path / "a.csv"), "--output_dir", str(tmp_path)])
+    assert "separated by ';'; set --label_delimiter if" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -114,7 +129,9 @@ def test_the_launcher_loads_the_package_when_it_is_asked(small_package):
         (["train"], "Nothing to do"),
         (["train", "--encoder", "x", "--train_file", "missing.jsonl"], "missing.jsonl"),
         (["train", "--encoder", "user/nothing", "--train_file", "rows.jsonl"], "no folder user/nothing"),
-        (["train", "--encodr", "x"], "did you mean encoder?"),
+        (["train", "--encodr", "x"], "did you mean --encoder?"),
+        (["train", "rows.jsonl", "--encoder", "none"], "rows.jsonl belongs to no option"),
+        (["train", "--encoder", "none", "--experts", "dense", "--train_file", "x"], "needs `--experts lexical`"),
         (["train", "--learning_rate", "high"], "invalid float value: 'high'"),
         (["train", "missing.yaml"], "no recipe"),
         (["train", "broken.yaml"], "broken.yaml, line 2: not valid YAML"),
@@ -122,7 +139,7 @@ def test_the_launcher_loads_the_package_when_it_is_asked(small_package):
         (["analyse", "tea"], "There is no study 'tea'"),
         (["card"], "the following arguments are required: run"),
         (["card", "run", "--outptu", "x"], "unrecognized arguments: --outptu x"),
-        (["card", "no_such_run"], "no_such_run"),
+        (["card", "no_such_run"], "no_such_run does not exist; give the folder of a run"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):

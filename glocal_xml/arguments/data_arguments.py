@@ -38,8 +38,9 @@ class DataArguments:
     label_delimiter: str | None = field(
         default=None,
         metadata={
-            "help": "Separates labels written in one string. By default the only one of `,`, `;` and `|` that the "
-            "first rows hold; a comma where there are several, with a warning."
+            "help": "Separates labels written in one string. By default the one of `,`, `;` and `|` that gives known "
+            "labels; in training files the only one that the first rows hold, or a comma where there are several, "
+            "with a warning."
         },
     )
     label_map: str | None = field(

@@ -91,7 +91,7 @@ class ModelArguments:
             self.label_tree = read_dict("label_tree", self.label_tree)
         if self.model_type not in types:
             raise ValueError(f"`model_type` must be one of {', '.join(types)}, got {self.model_type!r}.")
-        self.experts = [name for name in self.experts if name != "none"]
+        self.experts = [name for name in dict.fromkeys(self.experts) if name != "none"]
         if self.encoder == NO_ENCODER:
             self.experts = [name for name in self.experts if name != "dense"]
         unknown = [name for name in self.experts if name not in EXPERTS]

@@ -131,6 +131,14 @@ def add_overwrite(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
+def hide_bars_off_terminal() -> None:
+    """Leaves out the progress bars of Transformers where nobody watches them."""
+    from transformers.utils import logging as transformers_logging
+
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
+
+
 def check_one_source(args: argparse.Namespace) -> None:
     """Refuses a text beside a file of texts."""
     if args.text is not None and args.file is not None:

@@ -1,9 +1,13 @@
 """The command `glocal-xml`."""
 
+import logging
 import os
 import select
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 from glocal_xml.interruption import terminated_like_ctrl_c
 from glocal_xml.plain_errors import mendable, one_line
@@ -75,9 +79,9 @@ def usage() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command; a user's mistake ends in one line on standard error and exit code 2."""
-    argv = sys.argv[1:] if argv is None else argv
+    argv = [_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
     try:
-        with terminated_like_ctrl_c():
+        with terminated_like_ctrl_c(), _flags_in_logs(argv):
             code = _run(argv)
         sys.stdout.flush()
     except Exception as error:
@@ -113,6 +117,32 @@ def _run(argv: list[str]) -> int:
         raise ValueError(f"there is no command {command!r}; the commands are {', '.join(COMMANDS)}")
     import_module(f"glocal_xml.cli.{command}").main(rest)
     return 0
+
+
+def _home(argument: str) -> str:
+    """`--name=~/path` with the path of the home folder, which shells put in only behind a blank."""
+    name, _, value = argument.partition("=")
+    return f"{name}={os.path.expanduser(value)}" if name.startswith("--") and value.startswith("~/") else argument
+
+
+@contextmanager
+def _flags_in_logs(argv: list[str]) -> Iterator[None]:
+    """Warnings of the package call arguments by their flags, as errors do."""
+    make = logging.getLogRecordFactory()
+
+    def flagged(name: str, level: int, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(name, level, *args, **kwargs)
+        if level >= logging.WARNING and name.startswith("glocal_xml") and isinstance(record.msg, str):
+            from .flag_names import with_flags
+
+            record.msg = with_flags(record.msg, argv)
+        return record
+
+    logging.setLogRecordFactory(flagged)
+    try:
+        yield
+    finally:
+        logging.setLogRecordFactory(make)
 
 
 def _output_is_closed() -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from glocal_xml.atomic_file import write_atomically
 
-from .command_parser import add_model, add_texts, check_one_source, command_parser
+from .command_parser import add_model, add_texts, check_one_source, command_parser, hide_bars_off_terminal
 
 if TYPE_CHECKING:
     from glocal_xml.explain import Explanation
@@ -22,6 +22,8 @@ def main(argv: list[str]) -> None:
     """Explains the labels of one text or of the texts of a file."""
     args = _parser().parse_intermixed_args(argv)
     check_one_source(args)
+    if args.format is None:
+        args.format = _format_by_name(args.output)
     if args.format == "figure" and args.output == STANDARD_OUTPUT:
         raise ValueError("a figure needs a file: name one by --output, such as --output words.png")
     if args.output != STANDARD_OUTPUT and not Path(args.output).absolute().parent.is_dir():
@@ -29,19 +31,24 @@ def main(argv: list[str]) -> None:
     WRITERS[args.format](_explanations(args), args.output)
 
 
+def _format_by_name(output: str) -> str:
+    suffix = "" if output == STANDARD_OUTPUT else Path(output).suffix.lower()
+    if suffix not in FORMATS:
+        raise ValueError(f"{output}: explanations are written as {', '.join(filter(None, FORMATS))}; name the file so")
+    return FORMATS[suffix]
+
+
 def _explanations(args: argparse.Namespace) -> Iterator["Explanation"]:
     """Explains one text after the other."""
     # What follows takes seconds, which the help need not.
     from tqdm.auto import tqdm
-    from transformers.utils import logging as transformers_logging
 
     from glocal_xml.data.text_rows import read_text_rows
     from glocal_xml.explain import explain
     from glocal_xml.trained_model import open_pipeline
 
     on_terminal = sys.stderr.isatty()
-    if not on_terminal:
-        transformers_logging.disable_progress_bar()
+    hide_bars_off_terminal()
     texts: Iterable[str] = [args.text]
     if args.text is None:
         rows = read_text_rows(args.file or "-", file_format=args.input_format, text_column=args.text_column)
@@ -95,6 +102,10 @@ def write_figure(explanations: Iterator["Explanation"], output: str) -> None:
 
 
 WRITERS = {"text": write_text, "json": write_json, "html": write_html, "figure": write_figure}
+FORMATS = {
+    **{"": "text", ".txt": "text", ".json": "json", ".jsonl": "json", ".html": "html", ".htm": "html"},
+    **dict.fromkeys((".png", ".svg", ".pdf"), "figure"),
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,14 +119,14 @@ def _parser() -> argparse.ArgumentParser:
         [
             'explain outputs/tags --text "a text editor for GNOME"',
             "explain outputs/tags new.jsonl --labels uitoolkit::gtk role::program --num_words 8",
-            "explain outputs/tags new.csv --text_column abstract --format html --output words.html",
+            "explain outputs/tags new.csv --text_column abstract --output words.html",
             "explain user/model --format json < lines.txt | jq '.labels[].words'",
-            'explain outputs/tags --text "a text editor for GNOME" --format figure --output words.png',
+            'explain outputs/tags --text "a text editor for GNOME" --output words.png',
         ],
     )
     add_model(parser, "folder or Hub id of a model with a blend or label-word attention")
     add_texts(parser)
-    parser.add_argument("--format", choices=list(WRITERS), default="text", help="of the output (default: text)")
+    parser.add_argument("--format", choices=list(WRITERS), help="of the output; by default what its name says")
     parser.add_argument("--labels", nargs="+", metavar="NAME", help="labels to explain; by default the best ones")
     parser.add_argument("--top_k", type=int, default=5, help="how many of the best labels to explain (default: 5)")
     parser.add_argument("--num_words", type=int, default=5, help="how many words to name for a label (default: 5)")

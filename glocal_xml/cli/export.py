@@ -5,7 +5,7 @@ from pathlib import Path
 
 from glocal_xml.atomic_file import write_atomically
 
-from .command_parser import command_parser
+from .command_parser import command_parser, hide_bars_off_terminal
 
 PROGRAM_FILE, ONNX_FILE = "model.pt2", "model.onnx"
 
@@ -36,6 +36,7 @@ def main(argv: list[str]) -> None:
     from glocal_xml.modeling.configuration_base import write_label_names
     from glocal_xml.trained_model import open_pipeline
 
+    hide_bars_off_terminal()
     pipe = open_pipeline(args.model, device="cpu")
     content = BytesIO()
     if args.onnx:

@@ -2,7 +2,7 @@
 
 import logging
 
-from .command_parser import command_parser
+from .command_parser import command_parser, hide_bars_off_terminal
 
 logger = logging.getLogger("glocal_xml")
 
@@ -37,6 +37,7 @@ def main(argv: list[str]) -> None:
     start_logging()
     if holds_run(args.output_dir):
         raise ValueError(f"The folder {args.output_dir} holds a model or a run already; choose another one.")
+    hide_bars_off_terminal()
     pipe = open_pipeline(args.model, device="cpu")
     model, tokenizer, label_space = pipe.model, pipe.tokenizer, trained_label_space(args.model)
     edited, new_space = edit_labels(

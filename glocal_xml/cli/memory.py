@@ -4,7 +4,7 @@ import json
 import logging
 from typing import Any
 
-from .command_parser import command_parser
+from .command_parser import command_parser, hide_bars_off_terminal
 
 logger = logging.getLogger("glocal_xml")
 
@@ -28,6 +28,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--add", metavar="FILE", help="texts with their labels, as for `glocal-xml train`")
     parser.add_argument("--text_column", default="text", help="column of the texts (default: %(default)s)")
     parser.add_argument("--labels_column", default="labels", help="column of the labels (default: %(default)s)")
+    parser.add_argument("--label_delimiter", help="separates labels in one string; by default as fits known labels")
     parser.add_argument(
         "--remove", metavar="FILE", help="numbers of texts to forget, one per line, as `--list` and explanations tell"
     )
@@ -40,6 +41,7 @@ def main(argv: list[str]) -> None:
     if args.output_dir is not None and not changes:
         raise ValueError("`--output_dir` is for a changed model: give `--add FILE` or `--remove FILE` too.")
     # What follows takes seconds, which the help need not.
+    from glocal_xml.data.sources import read_known_rows
     from glocal_xml.experts import remember, remove_from_memory
     from glocal_xml.labels import edit_labels
     from glocal_xml.runs.prepare import trained_label_space
@@ -51,7 +53,7 @@ def main(argv: list[str]) -> None:
     if args.output_dir is not None and holds_run(args.output_dir):
         raise ValueError(f"The folder {args.output_dir} holds a model or a run already; choose another one.")
     numbers = None if args.remove is None else read_numbers(args.remove)
-    added = None if args.add is None else read_labelled_texts(args.add, args.text_column, args.labels_column)
+    hide_bars_off_terminal()
     pipe = open_pipeline(args.model, device="cpu")
     model, tokenizer = pipe.model, pipe.tokenizer
     if model.memory is None and model.dense is None:
@@ -63,8 +65,10 @@ def main(argv: list[str]) -> None:
     if numbers is not None:
         found = remove_from_memory(model, numbers)
         logger.info("%d texts removed, of %d numbers given", found, len(numbers))
-    if added is not None:
-        texts, labels = added
+    if args.add is not None:
+        options = {name: getattr(args, name) for name in ("text_column", "labels_column", "label_delimiter")}
+        rows = list(read_known_rows(args.add, label_space.names, **options))
+        texts, labels = [row["text"] for row in rows], [row["labels"] for row in rows]
         new_labels = sorted({name for names in labels for name in names} - set(label_space.names))
         if new_labels:
             model, label_space = edit_labels(model, label_space, tokenizer, add=new_labels)
@@ -74,14 +78,6 @@ def main(argv: list[str]) -> None:
     tokenizer.save_pretrained(args.output_dir)
     label_space.save(args.output_dir)
     _show(model, False)
-
-
-def read_labelled_texts(path: str, text_column: str, labels_column: str) -> tuple[list[str], list[list[str]]]:
-    """Texts of a file and the names of their labels."""
-    from glocal_xml.data import read_rows
-
-    rows = list(read_rows(path, text_column=text_column, labels_column=labels_column))
-    return [row["text"] for row in rows], [row["labels"] for row in rows]
 
 
 def read_numbers(path: str) -> list[int]:

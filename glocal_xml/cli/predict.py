@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from .command_parser import add_model, add_texts, check_one_source, command_parser
+from .command_parser import add_model, add_texts, check_one_source, command_parser, hide_bars_off_terminal
 
 if TYPE_CHECKING:
     from glocal_xml.several_processes import Processes
@@ -25,7 +25,6 @@ def main(argv: list[str]) -> None:
 
 def _predict(args: argparse.Namespace, processes: "Processes") -> None:
     from tqdm.auto import tqdm
-    from transformers.utils import logging as transformers_logging
 
     from glocal_xml.data.text_rows import read_text_rows, row_format, write_rows
     from glocal_xml.several_processes import own_device
@@ -53,8 +52,7 @@ def _predict(args: argparse.Namespace, processes: "Processes") -> None:
     else:
         rows = read_text_rows(args.file or "-", file_format=args.input_format, text_column=args.text_column)
     on_terminal = sys.stderr.isatty()
-    if not on_terminal:
-        transformers_logging.disable_progress_bar()
+    hide_bars_off_terminal()
     options = {
         "top_k": args.top_k,
         "threshold": args.threshold,

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from inspect import signature
@@ -48,23 +49,30 @@ def load_xmtc_dataset(
         streaming: Whether rows are read while they are used, instead of being written to the Arrow cache first.
         bad_rows: "error" to stop at the first bad row, "skip" to leave bad rows out and log their number.
         reader_options: Options of `read_rows`, the same for all parts. Without a `label_delimiter`, labels in one
-            string are separated by the only one of `,`, `;` and `|` that the first part holds.
+            string are separated by the only one of `,`, `;` and `|` that a part holds, or by the one that gives most
+            labels that are known.
     """
     _check_request(files, label_space, label_names, reader_options)
     names = [name for name in _PARTS if name in files]
-    if reader_options.get("label_delimiter") is None:
-        # One for all parts, or they would not have the same labels.
-        first = _source(names[0], files[names[0]], streaming, bad_rows, reader_options)
-        reader_options["label_delimiter"] = guess_label_delimiter(first.label_strings(), names[0])
-    sources = {name: _source(name, files[name], streaming, bad_rows, reader_options) for name in names}
-    if label_space is None:
-        label_space = LabelSpace.from_label_lists(sources["train"].scan(), names=label_names)
-    else:
+    if label_space is not None:
         label_space = replace(label_space, unseen=list(label_space.unseen))
-        if "train" in sources:
-            _check_trained(sources["train"].scan(), label_space)
-    for name, source in sources.items():
-        if name != "train" and (unseen := label_space.add_unseen(source.scan())):
+    sources: dict[str, FileSource | LoadedSource] = {}
+    given, earlier = reader_options.get("label_delimiter"), None
+    for name in names:
+        source = _source(name, files[name], streaming, bad_rows, reader_options)
+        if given is None:
+            known = () if label_space is None else set(label_space.names)
+            guessed = guess_label_delimiter(source.label_strings(), name, known, earlier)
+            earlier = earlier or guessed
+            source = _source(name, files[name], streaming, bad_rows, {**reader_options, "label_delimiter": guessed})
+        sources[name] = source
+        # The train part comes first.
+        if label_space is None:
+            label_space = LabelSpace.from_label_lists(source.scan(), names=label_names)
+            _warn_of_names(label_space.names)
+        elif name == "train":
+            _check_trained(source.scan(), label_space)
+        elif unseen := label_space.add_unseen(source.scan()):
             logger.warning("%d labels of the %s part have no training text, such as %s", len(unseen), name, unseen[:5])
     encoded = {name: source.encode(label_space) for name, source in sources.items()}
     return (IterableDatasetDict if streaming else DatasetDict)(encoded), label_space
@@ -117,13 +125,31 @@ def _source(
 
 
 def _check_trained(label_lists: Iterable[list[str]], label_space: LabelSpace) -> None:
-    for labels in label_lists:
-        untrained = label_space.decode(i for i in label_space.encode(labels) if i >= label_space.num_labels)
-        if untrained:
-            raise ValueError(
-                f"the train part has the labels {untrained}, which the label_space knows from evaluation data only; "
-                "leave label_space out to make a new one"
-            )
+    unknown = sorted({label for labels in label_lists for label in labels} - set(label_space.names))
+    if unknown:
+        raise ValueError(
+            f"the train part has {len(unknown)} labels that the model does not have, such as {unknown[:5]}; add them "
+            "to it by `glocal-xml labels --add`, remove them from the texts, or train a new model"
+        )
+
+
+def _warn_of_names(names: list[str]) -> None:
+    """Warns of labels that people would take for the same one, and of rows of a matrix that are none."""
+    if names == ["0", "1"]:
+        logger.warning(
+            "The only labels are 0 and 1: where they are rows of a matrix with a column for each label, give the "
+            "names of the labels that are 1 instead"
+        )
+    spellings: dict[str, list[str]] = {}
+    for name in names:
+        spellings.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    several = [found for found in spellings.values() if len(found) > 1]
+    if several:
+        logger.warning(
+            "%d labels are written in several ways that differ in case, spaces or Unicode form alone, such as %s: "
+            "each is learned as a label of its own; write them in one way if they are the same",
+            *(len(several), " and ".join(map(ascii, several[0]))),
+        )
 
 
 def load_hub_dataset(

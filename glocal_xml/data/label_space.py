@@ -94,8 +94,7 @@ class LabelSpace:
         except KeyError as error:
             raise ValueError(
                 f"label {error.args[0]!r} is not among the {len(self._ids)} labels known; "
-                "train with it, add it to a trained model by `glocal-xml labels`, or add evaluation labels by "
-                "add_unseen first"
+                "train a new model with it, or add it to a trained one by `glocal-xml labels --add`"
             ) from None
 
     def decode(self, ids: Iterable[int]) -> list[str]:

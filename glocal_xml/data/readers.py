@@ -180,8 +180,9 @@ def _table(
     for name in (text_column,) if allow_no_labels else (text_column, labels_column):
         if name not in header:
             raise ValueError(
-                f"{path} has no column {name!r}, only {header}; name the right ones as text_column and labels_column, "
-                "or choose the file_format aplc_csv if the columns are guid, text and labels"
+                f"{path} has no column {name!r}, only {header}, by its first line; name the right ones as "
+                "text_column and labels_column, or choose the file_format aplc_csv if the columns are an id, text and "
+                "labels"
             )
         if header.count(name) > 1:
             raise ValueError(f"{path} has {header.count(name)} columns {name!r}; give each column a name of its own")
@@ -208,8 +209,10 @@ def _labels_file(path: Path, labels_path: str | os.PathLike | None, allow_no_lab
     if allow_no_labels:
         return None
     if not candidates:
-        raise ValueError(f"{path.name!r} does not contain 'texts'; pass the file with its labels as labels_path")
-    raise FileNotFoundError(f"{candidates[0]} with the labels of {path} does not exist; pass it as labels_path")
+        raise ValueError(f"{path.name!r} does not contain 'texts': rename it, or pass labels_path in Python")
+    raise FileNotFoundError(
+        f"{candidates[0]} with the labels of {path} does not exist; make it, or pass labels_path in Python"
+    )
 
 
 def files_of_texts(path: str | os.PathLike, file_format: str) -> list[Path]:
@@ -233,16 +236,19 @@ def detect_format(path: str | os.PathLike, *, text_column: str = "text", labels_
     if name.endswith(".csv"):
         _, header = next(read_cells(path, ","), (0, None))
         columns = [name.strip() for name in header] if isinstance(header, list) else []
-        return "aplc_csv" if len(columns) == 3 and not {text_column, labels_column} & set(columns) else "csv"
+        # Of other tables with three columns it is not known which one is the text.
+        is_aplc = len(columns) == 3 and columns[0] == "guid" and not {text_column, labels_column} & set(columns)
+        return "aplc_csv" if is_aplc else "csv"
     if name.endswith(".txt") and "texts" in name:
         return "text_pair"
     if matrix_file(path) is not None:
         return "pecos_npz"
     if is_indexed_line(first):
         return "pecos"
-    if first.startswith(b"{") or name.endswith(".jsonl"):
+    # An array of objects is refused where it is read.
+    if first.startswith((b"{", b"[")) or name.endswith(".jsonl"):
         _, record = next(read_json_objects(path), (0, None))
         return "xc_json" if isinstance(record, dict) and "target_ind" in record else "jsonl"
     if sparse_header(first) is not None:
         return "sparse"
-    raise ValueError(f"the format of {path} is not known; pass file_format, one of {list(FILE_FORMATS)}")
+    raise ValueError(f"the format of {path} is not known; pass file_format, one of {list(FILE_FORMATS[:-1])}")

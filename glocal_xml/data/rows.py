@@ -1,7 +1,10 @@
 """What makes a row of text and labels valid, and what happens to the rows that are not."""
 
+import ast
+import json
 import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from reprlib import repr as shortened
 from typing import Any
@@ -73,7 +76,9 @@ def clean_row(text: Any, labels: Any, *, label_delimiter: str, allow_no_labels: 
 
 def _clean_labels(labels: Any, delimiter: str) -> list[str]:
     if isinstance(labels, str):
-        labels = labels.split(delimiter)
+        labels = _written_list(labels.strip()) if is_written_list(labels) else labels.split(delimiter)
+    if labels is None:
+        labels = []
     if not isinstance(labels, list):
         raise RowProblem("wrong type", f"for the labels: {shortened(labels)}", "give a list of strings")
     if len(labels) > 2 and all(label in (0, 1) for label in labels):
@@ -83,6 +88,26 @@ def _clean_labels(labels: Any, delimiter: str) -> list[str]:
     names = dict.fromkeys(_clean_label(label) for label in labels)
     names.pop("", None)
     return list(names)
+
+
+def is_written_list(labels: str) -> bool:
+    """Whether labels in one string are a whole list, as pandas writes lists into the cells of a table."""
+    labels = labels.strip()
+    return labels == "[]" or (labels.startswith(("['", '["')) and labels.endswith("]"))
+
+
+def _written_list(labels: str) -> list[Any]:
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            found = read(labels)
+            # Python joins strings without a comma between them, as in lists that NumPy writes.
+            if isinstance(found, list) and (read is json.loads or labels == repr(found)):
+                return found
+    raise RowProblem(
+        "unreadable list",
+        f"of labels: {shortened(labels)}",
+        'write ["a", "b"], or names with a delimiter',
+    )
 
 
 def _clean_label(label: Any) -> str:

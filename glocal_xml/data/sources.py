@@ -2,7 +2,8 @@
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,7 @@ from datasets import ClassLabel, Dataset, Features, IterableDataset, List, Named
 
 from .label_space import LabelSpace
 from .readers import read_label_strings, read_rows, valid_rows
-from .rows import BadRows, RowProblem
+from .rows import BadRows, RowProblem, is_written_list
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +79,8 @@ class ColumnReader:
         return valid_rows(source, numbered, self._parse, delimiter, self.allow_no_labels, bad_rows)
 
     def _parse(self, row: dict[str, Any]) -> tuple[Any, Any]:
-        labels = row.get(self.labels_column)
         # Arrow turns a field that a row does not have into a null.
-        if labels is None:
-            labels = []
+        labels = row.get(self.labels_column)
         if self.class_names is not None and isinstance(labels, list):
             labels = [self._class_name(label) for label in labels]
         return row[self.text_column], labels
@@ -151,11 +150,29 @@ def _encode_batch(batch: dict[str, list[Any]], reader: ColumnReader, label_space
     return {"text": [row["text"] for row in rows], "labels": [label_space.encode(row["labels"]) for row in rows]}
 
 
-def guess_label_delimiter(label_strings: Iterable[str], name: str) -> str | None:
-    """The only delimiter that label strings hold; a comma where there are several, nothing where there is none."""
-    rows = list(islice(label_strings, _GUESSED_ROWS))
+def guess_label_delimiter(
+    label_strings: Iterable[str], name: str, known: Collection[str] = (), earlier: str | None = None
+) -> str | None:
+    """
+    What separates labels: where some are known, what makes the most known ones of the strings. Else the only delimiter
+    that they hold; a comma where there are several, nothing where there is none.
+
+    Args:
+        label_strings: Labels of rows that have them in one string.
+        name: The part of the dataset.
+        known: Labels of the training texts, or of a trained model.
+        earlier: What separates them in the training texts; preferred where others do as well.
+    """
+    rows = [row for row in islice(label_strings, _GUESSED_ROWS) if not is_written_list(row)]
     counts = {delimiter: sum(delimiter in row for row in rows) for delimiter in _LABEL_DELIMITERS}
     found = [delimiter for delimiter, count in counts.items() if count]
+    # Of equals the first.
+    choices = dict.fromkeys((earlier or ",", *_LABEL_DELIMITERS))
+    shares = {delimiter: _known_share(rows, delimiter, known) for delimiter in choices if known}
+    if any(shares.values()):
+        found = [max(shares, key=lambda delimiter: shares[delimiter])]
+    elif earlier is not None:
+        return earlier if rows else None
     if len(found) > 1:
         seen = ", ".join(f"{delimiter!r} in {counts[delimiter]}" for delimiter in found)
         logger.warning(
@@ -164,9 +181,21 @@ def guess_label_delimiter(label_strings: Iterable[str], name: str) -> str | None
             *(name, seen, len(rows)),
         )
         return ","
-    if found and found[0] != ",":
+    if found and found[0] not in (",", earlier):
         logger.warning("%s part: labels are separated by %r; set label_delimiter if they are not", name, found[0])
     return found[0] if found else None
+
+
+def read_known_rows(path: str | os.PathLike, known: Iterable[str], **options: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a file as `read_rows` gives them; labels in one string are separated as fits known ones."""
+    if options.get("label_delimiter") is None:
+        options["label_delimiter"] = guess_label_delimiter(read_label_strings(path, **options), str(path), set(known))
+    return read_rows(path, **options)
+
+
+def _known_share(rows: Iterable[str], delimiter: str, known: Collection[str]) -> float:
+    labels = [label.strip() for row in rows for label in row.split(delimiter)]
+    return sum(label in known for label in labels) / max(len(labels), 1)
 
 
 def _log_scan(name: str, num_rows: int, bad_rows: BadRows) -> None:

@@ -248,6 +248,8 @@ def parse_cells(lines: Iterable[str | RowProblem], delimiter: str) -> Iterator[t
 
 
 def _broken_row(first: int, length: int, error: csv.Error | str) -> RowProblem:
+    if "new-line character" in str(error):
+        return RowProblem("broken CSV", "(a carriage return outside quotes)", "end lines in \\n or \\r\\n")
     span = f"({error})" if length == 1 else f"({error}: lines {first} to {first + length - 1} are one row)"
     return RowProblem("broken CSV", span, "close every quote; put the cell in double quotes, doubling those inside")
 
@@ -288,13 +290,16 @@ def read_json_objects(path: Path) -> Iterator[tuple[int, dict | RowProblem]]:
 
 def parse_json_object(line: str) -> dict | RowProblem:
     """The JSON object of a line, or why it is none."""
+    remedy = "write one JSON object per line"
+    if line.lstrip().startswith("["):
+        remedy += ", without an array around them: `jq -c '.[]'` makes such lines"
     try:
         value = json.loads(line, parse_constant=_refuse_constant, object_pairs_hook=_unique_fields)
     # A deep nest exhausts the parser's stack, and an integer of 5000 digits is a plain ValueError.
     except (ValueError, RecursionError) as error:
-        return RowProblem("broken JSON", f"({error})", "write one JSON object per line")
+        return RowProblem("broken JSON", f"({error})", remedy)
     if not isinstance(value, dict):
-        return RowProblem("not a JSON object:", shortened(value), "write one JSON object per line")
+        return RowProblem("not a JSON object:", shortened(value), remedy)
     return value
 
 

@@ -75,7 +75,13 @@ def _rows(path: str | os.PathLike, file_format: str | None, text_column: str) ->
             seen.append(line)
             if line.strip():
                 break
-        file_format = "jsonl" if seen and seen[-1].lstrip().startswith("{") else "lines"
+        first = seen[-1] if seen else ""
+        file_format = "jsonl" if first.lstrip().startswith(("{", "[{")) else "lines"
+        if file_format == "lines" and text_column in re.split("[,;\t]", first.strip()):
+            logger.warning(
+                "%s is read as one text per line, but begins with %r: give `--input_format csv` if it is a table",
+                *(name, first.strip()),
+            )
         lines = chain(seen, lines)
     if file_format == "lines":
         plain = (line.removesuffix("\n").removesuffix("\r") for line in lines)
@@ -86,7 +92,7 @@ def _rows(path: str | os.PathLike, file_format: str | None, text_column: str) ->
     else:
         header = next(lines, "")
         delimiter = "\t" if file_format == "tsv" else table_delimiter(header, text_column)
-        records = _table_records(parse_cells(chain([header] if header else [], lines), delimiter))
+        records = _table_records(parse_cells(chain([header] if header else [], lines), delimiter), text_column)
     for number, record in records:
         problem = record if isinstance(record, RowProblem) else _text_problem(record, text_column)
         if problem is not None:
@@ -109,7 +115,7 @@ def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def _table_records(
-    records: Iterator[tuple[int, list[str] | RowProblem]],
+    records: Iterator[tuple[int, list[str] | RowProblem]], text_column: str
 ) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
     number, header = next(records, (1, []))
     if isinstance(header, RowProblem):
@@ -117,7 +123,8 @@ def _table_records(
     header = [name.strip() for name in header]
     if twice := [name for i, name in enumerate(header) if name in header[:i]]:
         return iter([(number, RowProblem("two columns", f"called {twice[0]!r}", "give each a name of its own"))])
-    return table_rows(header, records)
+    problem = _text_problem(dict.fromkeys(header, ""), text_column)
+    return table_rows(header, records) if problem is None else iter([(number, problem)])
 
 
 def _text_problem(record: dict[str, Any], text_column: str) -> RowProblem | None:
@@ -175,8 +182,8 @@ def row_format(path: str | os.PathLike, file_format: str | None = None) -> str:
     found = file_format or format_by_name(path) or (suffix or "jsonl")
     if found not in ROW_FORMATS:
         raise ValueError(
-            f"rows cannot be written as {found!r}, allowed are {list(ROW_FORMATS)}; name the file accordingly, or "
-            "choose a format"
+            f"rows cannot be written as {found!r}, allowed are {list(ROW_FORMATS)}; name the file accordingly, "
+            "such as tagged.csv, or choose a format"
         )
     return found
 

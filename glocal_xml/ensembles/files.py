@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from glocal_xml.data import LabelSpace, read_rows
+from glocal_xml.data import LabelSpace
+from glocal_xml.data.sources import read_known_rows
 from glocal_xml.metrics import pad_label_lists, xmtc_metrics
 from glocal_xml.runs.prepare import read_label_names
 from glocal_xml.runs.report import results_table
@@ -43,7 +44,7 @@ def run_file_ensemble(
     files = [read_prediction_file(path, label_names=label_names, text_column=data_args.text_column) for path in paths]
     for name, file in zip(names, files, strict=True):
         logger.info("%s: %d texts, %d labels each at most", name, len(file.labels), file.top_k)
-    test = None if data_args.test_file is None else list(_rows(data_args.test_file, data_args))
+    test = None if data_args.test_file is None else list(_rows(data_args.test_file, data_args, files))
     texts = check_same_texts(files, None if test is None else [row["text"] for row in test])
     space, has_counts = _label_space(files, test or [], label_names, data_args)
     ids, scores = mean_ranking(files, space)
@@ -130,7 +131,7 @@ def _label_space(
     """All labels there are, and whether their training counts are known."""
     predicted = [labels for file in files for labels in file.labels]
     if data_args.train_file is not None:
-        lists = (row["labels"] for row in _rows(data_args.train_file, data_args))
+        lists = (row["labels"] for row in _rows(data_args.train_file, data_args, files))
         space = LabelSpace.from_label_lists(lists, names=label_names)
     else:
         names = label_names or sorted({name for labels in predicted for name in labels})
@@ -140,6 +141,7 @@ def _label_space(
     return space, data_args.train_file is not None
 
 
-def _rows(path: str, data_args: DataArguments) -> Iterator[dict[str, Any]]:
+def _rows(path: str, data_args: DataArguments, files: Sequence[PredictionFile]) -> Iterator[dict[str, Any]]:
     names = ("file_format", "text_column", "labels_column", "label_delimiter", "label_map")
-    return read_rows(path, **{name: getattr(data_args, name) for name in names})
+    predicted = {name for file in files for labels in file.labels for name in labels}
+    return read_known_rows(path, predicted, **{name: getattr(data_args, name) for name in names})

@@ -37,6 +37,11 @@ def name_texts(
     """
     if descriptions is not None:
         pairs = [(label, text) for label, name in enumerate(names) for text in descriptions.get(name, ()) if text]
+        if not pairs:
+            raise ValueError(
+                f"`label_texts_file` names none of the labels: it has {next(iter(descriptions), None)!r} and others, "
+                f"the texts have {names[0]!r} and others; write label, tab and name, in this order."
+            )
         ids = whole_text_ids([text for _, text in pairs], tokenizer)
         return ids, [[label] for label, _ in pairs]
     readable = [" ".join(name.replace("::", " ").replace("_", " ").replace("-", " ").split()) for name in names]

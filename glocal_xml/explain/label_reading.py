@@ -189,5 +189,5 @@ def _ids_of(labels: list[str], names: list[str]) -> torch.Tensor:
     ids = {name: i for i, name in enumerate(names)}
     unknown = [name for name in labels if name not in ids]
     if unknown or not labels:
-        raise ValueError(f"The model has no labels {unknown}; `model.label_names` lists those it has.")
+        raise ValueError(f"The model has no labels {unknown}; its `labels.txt` lists those it has.")
     return torch.tensor([ids[name] for name in labels])

@@ -12,7 +12,7 @@ from glocal_xml.version import __version__
 
 from .hub_errors import find_token, plain_hub_errors
 from .memory_copy import LEFT_OUT, folder_to_publish
-from .model_card import card_of_run, describe_card
+from .model_card import card_of_run, describe_card, license_notice
 from .published_files import Files, commit_operations, memory_notice, published_files, regular_file
 from .run_files import CARD_FILE, RESULTS_FILE, holds_card
 from .space import space_files
@@ -75,6 +75,8 @@ def publish(
                 files[CARD_FILE] = _described_as_before(files[CARD_FILE], path)
             operations = commit_operations(files, known)
             if (notice := LEFT_OUT if leave_out_memory else memory_notice(files)) is not None:
+                logger.warning(notice)
+            if (notice := license_notice(files[CARD_FILE])) is not None:
                 logger.warning(notice)
             # Not `upload_folder`, which commits what it has after some minutes: half a model might stay.
             message = commit_message or "Publish the model"

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 _OF_EXPERTS = (*EXPERTS, "log_frequencies")
 # New labels of which the log tells what they start as.
 _TOLD = 20
+# Cosine of two names from which on one says something about the other.
+_SIMILAR = 0.3
 
 
 @torch.no_grad()
@@ -66,10 +68,18 @@ def edit_labels(
     if add:
         known = torch.arange(label_space.num_labels, device=model.device)
         known = known if clusters is None else clusters.label_order[clusters.runs[-1]]
-        nearest = known[most_similar(model, tokenizer, add, [label_space.names[i] for i in known.tolist()])]
+        places, similarities = most_similar(model, tokenizer, add, [label_space.names[i] for i in known.tolist()])
+        nearest = known[places]
         origins = torch.cat([origins, nearest])
         for name, label in zip(add[:_TOLD], nearest, strict=False):
             logger.info("%r starts as %r", name, label_space.names[label])
+        unlike = [name for name, similarity in zip(add, similarities.tolist(), strict=True) if similarity < _SIMILAR]
+        if unlike:
+            logger.warning(
+                "No label has a name like that of %d new ones, such as %r: what they start as means nothing; train on "
+                "texts that have them before you use them",
+                *(len(unlike), unlike[0]),
+            )
 
     config = copy.deepcopy(model.config)
     config.num_labels = len(origins)

@@ -20,9 +20,9 @@ _NAMES_AT_A_TIME = 128
 @torch.no_grad()
 def most_similar(
     model: XMTCPreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_names: Sequence[str], names: Sequence[str]
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    The place in `names` of the one most similar to each new name, (new names,).
+    The place in `names` of the one most similar to each new name, and how similar it is, both (new names,).
 
     Names are compared by the cosine of their mean token states in the last layer; without an encoder, by that of the
     tokens that they have in common, rare ones counting more.
@@ -31,9 +31,12 @@ def most_similar(
         counter = copy.deepcopy(next(iter(model.text_experts().values())).counter).cpu()
         # Of length one, of shape (names, features).
         new, known = (sparse_rows(whole_text_ids(group, tokenizer), counter) for group in (new_names, names))
-        return torch.from_numpy(np.asarray((new @ known.T).argmax(axis=1)).ravel()).to(model.device)
+        similar = new @ known.T
+        places, values = similar.argmax(axis=1), similar.max(axis=1).toarray()
+        return tuple(torch.from_numpy(np.asarray(found).ravel()).to(model.device) for found in (places, values))
     new, known = (_name_embeddings(model, tokenizer, group) for group in (new_names, names))
-    return torch.cat([(rows @ known.T).argmax(dim=1) for rows in new.split(_NAMES_AT_A_TIME)])
+    best = [(rows @ known.T).max(dim=1) for rows in new.split(_NAMES_AT_A_TIME)]
+    return torch.cat([found.indices for found in best]), torch.cat([found.values for found in best])
 
 
 def _name_embeddings(

@@ -179,7 +179,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
         if unknown:
             more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
             raise ValueError(
-                f"The model has no labels {unknown[:5]}{more}; `model.label_names` lists the {len(ids)} it has."
+                f"The model has no labels {unknown[:5]}{more}; its `labels.txt` lists the {len(ids)} it has."
             )
         return [ids[name] for name in names]
 

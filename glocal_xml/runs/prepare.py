@@ -56,7 +56,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, traini
     if model_args.tokenizer is not None and model_args.encoder != NO_ENCODER:
         raise ValueError(f"`tokenizer` is for `--encoder {NO_ENCODER}`: an encoder or a trained model brings its own.")
     if model_args.encoder == NO_ENCODER and not model_args.experts:
-        raise ValueError(f"A model needs an encoder or experts: with `--encoder {NO_ENCODER}` name some `--experts`.")
+        raise ValueError(f"`--encoder {NO_ENCODER}` needs `--experts lexical`, `memory` or both: no others are left.")
     if model_args.encoder == NO_ENCODER and data_args.streaming:
         raise ValueError("Experts are fitted on all training texts at once: leave out `--streaming`.")
     if not training and model_args.model is None:

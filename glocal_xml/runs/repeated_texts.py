@@ -3,7 +3,15 @@
 import logging
 from typing import Any
 
+from glocal_xml.experts.memory import texts_in_memory
+from glocal_xml.modeling import XMTCPreTrainedModel
+
+from .token_columns import whole_rows
+
 logger = logging.getLogger(__name__)
+
+# Test texts that are looked up in the memory of a trained model.
+_LOOKED_UP = 500
 
 
 def warn_of_repeated_texts(parts: dict[str, Any]) -> None:
@@ -26,3 +34,16 @@ def warn_of_repeated_texts(parts: dict[str, Any]) -> None:
                     "the two",
                     *(repeated, len(texts), name),
                 )
+
+
+def warn_of_known_texts(model: XMTCPreTrainedModel, parts: dict[str, Any]) -> None:
+    """Warns of test texts that a trained model has in its memory, which knows their labels."""
+    if "test" not in parts or model.memory is None:
+        return
+    rows = whole_rows(parts["test"].take(_LOOKED_UP))
+    known = int(texts_in_memory(model, rows).sum())
+    if known:
+        logger.warning(
+            "%d of %s%d test texts are training texts of the model: results on them are too good; leave them out",
+            *(known, "the first " if len(rows) == _LOOKED_UP else "", len(rows)),
+        )

@@ -35,7 +35,7 @@ from .prepare import (
     settle_metrics,
     trained_label_space,
 )
-from .repeated_texts import warn_of_repeated_texts
+from .repeated_texts import warn_of_known_texts, warn_of_repeated_texts
 from .resume import last_state, resumable
 from .run_data import RunData
 from .run_folder import check_run_folder, check_same_labels, clear_run_folder
@@ -151,6 +151,8 @@ def run(
     if model.text_experts() or (training and model_args.model is None and model_args.experts):
         with args.main_process_first(desc="tokenising"):
             texts = {name: with_whole_texts(part, tokenizer) for name, part in texts.items()}
+    if not training and not data_args.streaming:
+        warn_of_known_texts(model, texts)
     experts = RunExperts(model_args, data_args, args, texts, label_space, tokenizer)
     if training:
         # Of a trained model it would be that of other weights.

@@ -36,17 +36,23 @@ def check_run_folder(
         find_last: How to find the newest whole checkpoint.
     """
     path = Path(folder)
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"The output folder {folder} is a file; choose another name.")
+    # Now, and not when everything is trained.
+    place = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    if not place.is_dir():
+        raise ValueError(f"The output folder {folder} is a file, or in one; choose another name.")
+    if not folder.strip() or not os.access(place, os.W_OK | os.X_OK):
+        raise ValueError(f"The output folder {folder!r} cannot be written to; choose another `--output_dir`.")
     if model is not None and path.resolve() in (Path(model).resolve(), *Path(model).resolve().parents):
         raise ValueError(f"The output folder {folder} holds the model {model} that is used; choose another one.")
     if resume is not None:
+        # As Trainer calls the last one.
+        resume = "last" if resume in (True, "true", "True") else resume
         checkpoint = find_last(path) if resume == "last" else resume
         reason = "" if resume == "last" else why_not_whole(checkpoint)
         if checkpoint is None or reason:
             raise ValueError(
                 f"No complete checkpoint to resume from in {checkpoint or folder}{f' ({reason})' if reason else ''}: "
-                "start the run anew with `--overwrite_output true`."
+                "start the run anew, with `--overwrite_output true` in place of `--resume_from_checkpoint`."
             )
         return checkpoint
     if holds_run(path) and not overwrite:

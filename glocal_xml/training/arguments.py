@@ -25,7 +25,7 @@ _LOWEST = {
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), 1),
     **dict.fromkeys(("save_total_limit", "early_stopping_patience", "eval_accumulation_steps"), 1),
     # As whole numbers, or as shares of all steps.
-    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "minutes"), 0),
+    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps"), 0),
 }
 
 
@@ -84,7 +84,7 @@ class XMTCTrainingArguments(TrainingOptions, TrainingArguments):
             raise ValueError(f"`num_train_epochs` must be above 0, got {self.num_train_epochs}: nothing is trained.")
         if self.frozen_layers < 0:
             raise ValueError(f"`frozen_layers` must be at least 0, got {self.frozen_layers}.")
-        if self.minutes is not None and self.minutes <= 0:
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise ValueError(f"`minutes` must be above 0, got {self.minutes}.")
         rates = read_dict("module_learning_rates", self.module_learning_rates)
         try:

@@ -14,6 +14,9 @@ from .time_budget import TimeBudget
 
 logger = logging.getLogger(__name__)
 
+# Seconds of training that tell its speed.
+_SPEED_AFTER = 3
+
 
 class EpochStarter(TrainerCallback):
     """
@@ -55,13 +58,28 @@ class RunReporter(ProgressCallback):
             else:
                 self.training_bar = tqdm(total=round(self.time_budget.seconds), unit="s", **options)
         self.current_step = 0
+        self._first = None
 
     def on_step_end(self, args, state, control, **kwargs):
         if self.time_budget is None:
+            self._tell_speed(state)
             super().on_step_end(args, state, control, **kwargs)
         elif state.is_world_process_zero:
             done = round(self.time_budget.seconds * self.time_budget.progress(state.global_step))
             self.training_bar.update(done - self.training_bar.n)
+
+    def _tell_speed(self, state: TrainerState) -> None:
+        """Says once, in the first seconds, how long it will take; the first step takes longer than others."""
+        now = time.time()
+        if self._first is None:
+            self._first = (state.global_step, now)
+        elif self._first and now - self._first[1] > _SPEED_AFTER:
+            seconds = (now - self._first[1]) / (state.global_step - self._first[0])
+            self._first = ()
+            if state.is_world_process_zero:
+                left = seconds * (state.max_steps - state.global_step) / 60
+                message = "step %d of %d: %.2g s a step, about %.1f minutes left, without evaluations"
+                logger.info(message, state.global_step, state.max_steps, seconds, left)
 
     def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
         if not args.disable_tqdm:

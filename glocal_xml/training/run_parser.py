@@ -71,8 +71,10 @@ def recipe_arguments(
     *arguments, unknown = parser.parse_args_into_dataclasses(
         argv, look_for_args_file=False, return_remaining_strings=True
     )
+    if unknown and Path(unknown[0]).is_file():
+        raise ValueError(f"{unknown[0]} belongs to no option: give training texts, in one file, by `--train_file`")
     if unknown:
-        raise ValueError(f"unknown arguments {' '.join(unknown)}{_meant(unknown[0].lstrip('-'), known)}")
+        raise ValueError(f"unknown arguments {' '.join(unknown)}{_meant(unknown[0], [f'--{name}' for name in known])}")
     return tuple(arguments)
 
 

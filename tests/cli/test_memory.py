@@ -55,6 +55,21 @@ def test_count_and_list(folder, capsys):
     assert rows[3]["labels"] == [LABELS[i] for i in training_texts()[3][1]]
 
 
+def test_who_evaluates_on_texts_of_the_memory_is_told(folder, tmp_path, caplog):
+    more, other = tmp_path / "more.jsonl", json.dumps({"text": WORDS[0], "labels": [LABELS[0]]})
+    more.write_text(json.dumps({"text": f"{WORDS[15]} {WORDS[16]}", "labels": [LABELS[0]]}) + "\n" + other)
+    assert main(["memory", folder, "--add", str(more), "--output_dir", str(tmp_path / "out")]) == 0
+    assert main(["evaluate", str(tmp_path / "out"), str(more), "--use_cpu", "true"]) == 0
+    assert "1 of 2 test texts are training texts of the model" in caplog.text
+
+
+def test_added_labels_are_separated_as_the_model_knows_them(folder, tmp_path, capsys):
+    table = tmp_path / "more.csv"
+    table.write_text(f"text,labels\n{WORDS[0]} {WORDS[1]},{LABELS[0]};{LABELS[1]}\n")
+    assert main(["memory", folder, "--add", str(table), "--output_dir", str(tmp_path / "out")]) == 0
+    assert listed(tmp_path / "out", capsys)[-1]["labels"] == LABELS[:2]
+
+
 def test_new_texts_with_new_labels_are_found_at_once(folder, tmp_path, capsys, caplog):
     caplog.set_level("INFO")
     more = [

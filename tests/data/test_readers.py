@@ -142,6 +142,33 @@ def test_labels_are_stripped_unique_and_may_be_integers_or_a_string(tmp_path):
     ]
 
 
+def test_lists_that_were_written_into_cells_are_lists(tmp_path):
+    cells = ["\"['a', 'b, c']\"", '"[""a"", ""b, c""]"', "[a]"]
+    path = write(tmp_path / "a.csv", "text,labels\n" + "".join(f"x,{cell}\n" for cell in cells))
+    assert [row["labels"] for row in read_rows(path)] == [["a", "b, c"], ["a", "b, c"], ["[a]"]]
+    # As NumPy writes them, which Python would read as one string.
+    with pytest.raises(BadRow, match="unreadable list of labels"):
+        list(read_rows(write(tmp_path / "b.csv", "text,labels\nx,['a' 'b']\n")))
+
+
+def test_null_is_no_labels(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "x", "labels": null}')
+    assert list(read_rows(path, allow_no_labels=True)) == [{"text": "x", "labels": []}]
+    with pytest.raises(BadRow, match="no labels"):
+        list(read_rows(path))
+
+
+def test_what_is_meant_is_told(tmp_path):
+    for name, content, message in [
+        ("a.json", '[{"text": "x", "labels": ["a"]}]', "without an array around them"),
+        ("b.json", '[\n{"text": "x", "labels": ["a"]}]', "without an array around them"),
+        ("a.csv", "text,labels\rx,a\r", "carriage return"),
+        ("b.csv", "a text,a\nanother text,b\n", "no column 'text'.*by its first line"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            list(read_rows(write(tmp_path / name, content)))
+
+
 def test_named_columns(tmp_path):
     path = write(tmp_path / "rows.csv", "id,body, tags\n1,one,a;b\n")
     options = {"text_column": "body", "labels_column": "tags", "label_delimiter": ";"}
@@ -233,6 +260,7 @@ def test_rows_without_labels_where_allowed(tmp_path):
         ("b.csv.gz", "text,labels,id\n", "csv"),
         ("c.csv", "id,text,tags\n", "csv"),
         ("d.csv", "guid,document,tags\n", "aplc_csv"),
+        ("e.csv", "abstract,subjects,year\n", "csv"),
         ("a.tsv", "x\ty\n", "tsv"),
         ("train_texts.txt", "{not json\n", "text_pair"),
         ("train.txt", "3 40 5\n", "sparse"),

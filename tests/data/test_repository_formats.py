@@ -22,7 +22,7 @@ def write_json_lines(path, objects):
 
 def test_aplc_csv_goes_by_position(tmp_path):
     path = tmp_path / "train.csv"
-    path.write_text('no,words,classes\n0,"one, two","3,14"\n1,three,\n2,four\n', encoding="utf-8")
+    path.write_text('guid,words,classes\n0,"one, two","3,14"\n1,three,\n2,four\n', encoding="utf-8")
     found = read_rows(path, allow_no_labels=True, bad_rows=(bad_rows := BadRows("skip")))
     assert list(found) == [{"text": "one, two", "labels": ["3", "14"]}, {"text": "three", "labels": []}]
     assert bad_rows.by_reason == {"wrong number of cells": 1}

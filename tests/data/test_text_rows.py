@@ -112,13 +112,19 @@ def test_halves_of_surrogate_pairs(tmp_path):
         ("a.jsonl", '{"text": 3}\n', "line 1: wrong type for the text: 3"),
         ("a.csv", "text,id\nx,1\ny\n", "line 3: wrong number of cells .1 where the header has 2."),
         ("a.csv", 'text,id\n"x,1\n', "line 2: broken CSV"),
-        ("a.csv", "title,id\nx,1\n", "line 2: no text called 'text'"),
+        ("a.csv", "title,id\n", "line 1: no text called 'text'; it has .'title', 'id'."),
     ],
 )
 def test_broken_rows_are_named(tmp_path, name, content, message):
     (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(BadRow, match=message):
         list(read_text_rows(tmp_path / name))
+
+
+def test_what_looks_like_a_table_but_is_read_as_lines_is_told(standard_input, caplog):
+    standard_input(b"id,text\n1,x\n")
+    assert len(list(read_text_rows("-"))) == 2
+    assert "read as one text per line, but begins with 'id,text'" in caplog.text
 
 
 def test_mistakes_are_named(tmp_path):
@@ -146,6 +152,11 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_rows(rows(), path)
     assert os.listdir(tmp_path) == ["out.csv"] and path.read_text() == "old"
+
+
+def test_a_folder_is_not_written_to(tmp_path):
+    with pytest.raises(OSError, match="is a folder; give the name of a file"):
+        write_rows([{"text": "a"}], tmp_path, file_format="csv")
 
 
 def test_a_device_is_written_to_and_stays_one(tmp_path):

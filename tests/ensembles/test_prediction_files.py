@@ -136,6 +136,16 @@ def test_command_from_files_to_results(files, tmp_path, caplog):
     assert 0 < counted["ensemble"]["psp@2"] < 1
 
 
+def test_labels_of_a_table_are_separated_as_fits_those_that_are_predicted(files, tmp_path):
+    labels = ["a b;new", "d", "a b;e"]
+    lines = [f'"{text}",{string}\n' for text, string in zip(TEXTS, labels, strict=True)]
+    (tmp_path / "test.csv").write_text("text,labels\n" + "".join(lines))
+    options = [option.replace("test.jsonl", "test.csv") for option in files["options"]]
+    assert main(["ensemble", files["ours"], files["omikuji"], *options]) == 0
+    test = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["test"]
+    assert test["ensemble"]["precision@2"] == pytest.approx(4 / 6)
+
+
 def test_without_a_test_file_predictions_are_joined(files, tmp_path):
     assert main(["ensemble", files["omikuji"], files["ours"], *files["options"][:2], *files["options"][-2:]]) == 0
     lines = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]

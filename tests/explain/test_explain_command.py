@@ -69,6 +69,12 @@ def test_figure(model_folder, texts, tmp_path, capsys):
     assert "one text, got 2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "start"), [("a.html", b"<!DOCTYPE html>"), ("a.json", b"{"), ("a.txt", b"apple")])
+def test_the_name_of_the_output_says_its_format(model_folder, tmp_path, name, start):
+    assert main(["explain", model_folder, "--text", "apple", "--output", str(tmp_path / name)]) == 0
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -76,7 +82,8 @@ def test_figure(model_folder, texts, tmp_path, capsys):
         (["missing.txt"], "missing.txt does not exist"),
         (["--text", "x", "--format", "figure"], "needs a file"),
         (["--text", "x", "--output", "missing/page.html"], "does not exist"),
-        (["--text", "x", "--labels", "unknown"], "no labels ['unknown']"),
+        (["--text", "x", "--labels", "unknown"], "no labels ['unknown']; its `labels.txt` lists those it has"),
+        (["--text", "x", "--output", "words.xlsx"], "words.xlsx: explanations are written as .txt, "),
         (["--text", "x", "--branch", "global"], "must be one of local"),
         (["--text", "x", "--top_k", "0"], "top_k"),
     ],

@@ -1,6 +1,7 @@
 """Publishing over HTTP: what reaches the Hub, what an update sends, and what a mistake or a broken line leaves."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -180,6 +181,19 @@ def test_a_dry_run_touches_no_network(hub, trained, tmp_path, monkeypatch, capsy
     assert f"{size:>15,}  model.safetensors\n" in shown and "spaces/me/tiny:" in shown and "predictions" not in shown
     card = ModelCard((tmp_path / "model_cards" / "tiny.md").read_text(encoding="utf-8"))
     assert card.data.license == "mit" and 'name = "me/tiny"' in card.text
+
+
+@pytest.mark.parametrize(
+    ("license", "notice"),
+    [(None, "names no license"), ("Apache 2.0", "no license 'Apache 2.0'.* Did you mean apache-2.0"), ("mit", None)],
+)
+def test_a_license_that_nobody_knows_is_named(trained, tmp_path, monkeypatch, capsys, license, notice):
+    monkeypatch.chdir(tmp_path)
+    assert (
+        command(["publish", str(trained), "me/tiny", "--dry-run", *(["--license", license] if license else [])]) == 0
+    )
+    shown = capsys.readouterr().out
+    assert re.search(notice, shown) if notice else "license" not in shown
 
 
 def test_a_card_that_a_person_wrote_is_published(hub, run_folder):

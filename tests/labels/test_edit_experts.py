@@ -106,6 +106,11 @@ def test_names_are_compared_by_their_tokens_without_an_encoder(tokenizer):
     assert new.lexical.parents_1[-1] == parents[NAMES.index("queen d")]
 
 
+def test_a_name_that_is_like_no_other_is_told(tokenizer, caplog):
+    edit_labels(make_model(TEXT_EXPERTS), make_space(), tokenizer, add=["moon  d", "house"])
+    assert "No label has a name like that of 1 new ones, such as 'house'" in caplog.text
+
+
 @pytest.mark.parametrize("expert", ["lexical", "memory"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_one_expert_in_another_precision(expert, dtype, tokenizer):

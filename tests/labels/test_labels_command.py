@@ -66,4 +66,4 @@ def test_mistakes_are_one_line(trained, tmp_path, capsys):
     assert (
         main(["train", "--model", str(trained), "--train_file", str(more), "--output_dir", str(tmp_path / "x")]) == 2
     )
-    assert "`glocal-xml labels`" in capsys.readouterr().err
+    assert "`glocal-xml labels --add`" in capsys.readouterr().err

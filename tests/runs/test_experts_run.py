@@ -15,6 +15,7 @@ from glocal_xml.cli.train import main
 from glocal_xml.data import LabelSpace
 from glocal_xml.experts import ExpertTexts, log_frequencies
 from glocal_xml.experts.choose import default_lexical_settings
+from glocal_xml.experts.name_texts import name_texts
 from glocal_xml.modeling import TextExpertsForMultiLabel
 from glocal_xml.runs.experts import held_out_texts, read_label_texts
 from glocal_xml.runs.time_plan import has_time, seconds_for_heads
@@ -240,6 +241,11 @@ def test_names_of_labels_from_a_table(tmp_path):
         read_label_texts(str(path))
 
 
+def test_names_of_other_labels_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="names none of the labels: it has 'apple' and others, the texts have 'A1'"):
+        name_texts(["A1"], tokenizer, [], {"apple": ["A1"]})
+
+
 def test_frequencies_are_logs_of_shares():
     space = LabelSpace(["a", "b"], [8, 0], 8)
     np.testing.assert_allclose(np.exp(log_frequencies(space)), [0.9, 0.1], rtol=1e-6)
@@ -265,7 +271,7 @@ def test_a_trained_model_is_not_given_an_encoder_to_evaluate(encoder_free, encod
 
 
 def test_no_encoder_and_no_expert_is_no_model(flags, tmp_path):
-    with pytest.raises(ValueError, match="needs an encoder or experts"):
+    with pytest.raises(ValueError, match="needs `--experts lexical`, `memory` or both"):
         main([*without(flags, "--encoder"), "--encoder", "none", "--experts", "none", "--output_dir", str(tmp_path)])
 
 

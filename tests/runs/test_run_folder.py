@@ -34,7 +34,9 @@ def test_last_good_checkpoint_passes_over_half_written_ones(tmp_path):
     (tmp_path / "checkpoint-110" / "trainer_state.json").write_text('{"global_st')
     (tmp_path / "checkpoint-best").mkdir()
     assert last_good_checkpoint(tmp_path) == good
-    assert check_run_folder(str(tmp_path), resume="last", overwrite=False) == good
+    # What Trainer takes for the last one, too.
+    for resume in ("last", "true", True):
+        assert check_run_folder(str(tmp_path), resume=resume, overwrite=False) == good
 
 
 def test_another_run_is_refused_unless_told_otherwise(tmp_path):
@@ -49,6 +51,17 @@ def test_another_run_is_refused_unless_told_otherwise(tmp_path):
     assert (tmp_path / "results.json").exists(), "a check deletes nothing"
     clear_run_folder(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"], "only what belongs to a run is deleted"
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_at_once(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    for folder, message in {"": "cannot be written", str(tmp_path / "file" / "x"): "is a file, or in one"}.items():
+        with pytest.raises(ValueError, match=message):
+            check_run_folder(folder, resume=None, overwrite=False)
+    # Permissions do not stop root.
+    monkeypatch.setattr("os.access", lambda place, mode: False)
+    with pytest.raises(ValueError, match="cannot be written"):
+        check_run_folder(str(tmp_path / "new" / "run"), resume=None, overwrite=False)
 
 
 def test_a_run_without_a_whole_checkpoint_is_not_to_be_resumed(tmp_path):

@@ -1,15 +1,17 @@
 import functools
 import inspect
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from glocal_xml import GlocalXMLForMultiLabel, load_xmtc_dataset
 from glocal_xml.data import LabelSpace, XMTCCollator, tokenize
 from glocal_xml.training import XMTCTrainer, XMTCTrainingArguments, known_labels, parameter_groups
+from glocal_xml.training.callbacks import RunReporter
 from glocal_xml.training.trainer import GroupedByLength
 
 
@@ -33,6 +35,18 @@ def test_each_parameter_takes_the_rate_of_the_first_pattern_that_fits():
     result = groups({"encoder": 0.1, r"local_head\.mlp": 0.2, "local_head": 0.3})
     assert {group["lr"]: len(group["params"]) for group in result} == {0.1: 2, 0.2: 2, 0.3: 2, 1.0: 2}
     assert sum(len(group["params"]) for group in result) == 8, "every trained parameter once, frozen ones never"
+
+
+def test_speed_is_told_once_within_seconds(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    clock, reporter = iter(range(0, 100, 2)), RunReporter([1], "final")
+    monkeypatch.setattr("glocal_xml.training.callbacks.time.time", lambda: next(clock))
+    args, state = SimpleNamespace(disable_tqdm=True), TrainerState(max_steps=64)
+    reporter.on_train_begin(args, state, None)
+    for state.global_step in range(1, 8):
+        reporter.on_step_end(args, state, None)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["step 3 of 64: 2 s a step, about 2.0 minutes left, without evaluations"]
 
 
 def test_weight_decay_only_where_it_belongs():
