@@ -27,14 +27,14 @@ class EncodedTexts:
     def document(self, layer: int) -> Tensor:
         """The state that stands for the text: that of its first or last token, or the mean of all of them."""
         hidden_states = self.hidden_states[layer]
+        if self.pooling == "first":
+            return hidden_states[:, 0]  # (texts, hidden)
         if self.pooling == "mean":
             weights = self.mask.unsqueeze(2).to(hidden_states.dtype)  # (texts, tokens, 1)
             return (hidden_states * (weights / weights.sum(dim=1, keepdim=True))).sum(dim=1)
-        last = self.mask.sum(dim=1) - 1  # (texts,)
-        positions = last if self.pooling == "last" else torch.zeros_like(last)
         # Not indexed by text and position, which `torch.export` takes for at least two texts.
-        places = positions.view(-1, 1, 1).expand(-1, 1, hidden_states.shape[2])
-        return hidden_states.gather(1, places).squeeze(1)  # (texts, hidden)
+        last = (self.mask.sum(dim=1) - 1).view(-1, 1, 1).expand(-1, 1, hidden_states.shape[2])
+        return hidden_states.gather(1, last).squeeze(1)
 
 
 def new_encoder(config: PreTrainedConfig, **options: Any) -> PreTrainedModel:
@@ -99,11 +99,8 @@ def attended_first(mask: Tensor) -> tuple[Tensor, Tensor]:
 
     Many encoders count positions from the first column, padding or not.
     """
-    attended = mask.long()
-    number = attended.sum(dim=1, keepdim=True)  # (texts, 1)
-    places = torch.where(mask, attended.cumsum(dim=1) - 1, number + (1 - attended).cumsum(dim=1) - 1)
-    columns = torch.arange(mask.shape[1], device=mask.device).expand_as(places)
-    return torch.zeros_like(places).scatter(1, places, columns), columns < number
+    order = mask.long().argsort(dim=1, descending=True, stable=True)
+    return order, mask.gather(1, order)
 
 
 def in_place(values: Tensor, order: Tensor) -> Tensor:
