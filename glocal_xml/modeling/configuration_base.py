@@ -112,10 +112,7 @@ class XMTCConfig(PreTrainedConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """All fields but the names of the labels, which are kept in `labels.txt`."""
-        fields_of_config = super().to_dict()
-        for name in ("id2label", "label2id"):
-            fields_of_config.pop(name, None)
-        return fields_of_config
+        return {name: value for name, value in super().to_dict().items() if name not in ("id2label", "label2id")}
 
     # Other libraries ask the whole model.
     hidden_size, num_hidden_layers, num_attention_heads, vocab_size = map(

@@ -90,11 +90,7 @@ class MeanProbability(LabelScores):
         self.branches = branches
         first = next(iter(branches.values()))
         self.num_texts, self.num_labels = first.num_texts, first.num_labels
-
-    @property
-    def most_ranked(self) -> int:
-        """How many labels `top_k` can be asked for."""
-        return self.num_labels
+        self.most_ranked = self.num_labels  # how many labels `top_k` can be asked for
 
     @property
     def run_size(self) -> int:
@@ -200,11 +196,9 @@ class TopLabels:
         # Negative floats are ordered the other way round.
         ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
         keys = (ordered << 32).sub_(labels)
-        keys = keys.topk(min(self.k, keys.shape[1]), dim=1).values
         if self.keys is not None:
             keys = torch.cat([self.keys, keys], dim=1)
-            keys = keys.topk(min(self.k, keys.shape[1]), dim=1).values
-        self.keys = keys
+        self.keys = keys.topk(min(self.k, keys.shape[1]), dim=1).values
         return self
 
     def _best_blocks(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,9 +209,8 @@ class TopLabels:
         whole = logits.shape[1] // _BLOCK * _BLOCK
         blocks = logits[:, :whole].unflatten(1, (-1, _BLOCK))
         numbers = TopLabels(self.k).update(blocks.amax(dim=2), torch.arange(blocks.shape[1])).result()[1]
-        columns = (numbers.unsqueeze(2) * _BLOCK + torch.arange(_BLOCK)).flatten(1)
         rest = torch.arange(whole, logits.shape[1]).expand(logits.shape[0], -1)
-        columns = torch.cat([columns, rest], dim=1)
+        columns = torch.cat([(numbers.unsqueeze(2) * _BLOCK + torch.arange(_BLOCK)).flatten(1), rest], dim=1)
         return logits.gather(1, columns), labels[columns]
 
     def pad(self) -> None:
