@@ -80,12 +80,12 @@ class WordScores(LabelScores):
     def __init__(self, head: nn.Module, keys: Tensor, values: Tensor, mask: Tensor, bytes_per_score: int):
         # In one piece: the tokens of all texts are viewed as one matrix. Under autocast token states may come in
         # single precision, and no projection turns them into half.
-        self.keys, self.values = finite(keys.to(values.dtype)).contiguous(), finite(values).contiguous()
-        self.mask, self.temperature, self.table = mask, head.temperature, read_table(head)
+        self.keys = finite(keys.to(values.dtype) / head.temperature).contiguous()
+        self.values, self.mask, self.table = finite(values).contiguous(), mask, read_table(head)
         self.num_texts, self.num_labels = keys.shape[0], self.table.weight.shape[0]
         self.blocks = plan_blocks(self.num_labels, bytes_per_score, head.chunk_bytes, mask)
         self.run_size = self.blocks.num_labels
-        self.compute_loss = partial(reading_loss, temperature=self.temperature, blocks=self.blocks)
+        self.compute_loss = partial(reading_loss, blocks=self.blocks)
         self.loss_inputs = (self.keys, self.values, self.table.weight, self.table.bias)
 
     def of(self, labels: Labels) -> Tensor:
@@ -95,7 +95,7 @@ class WordScores(LabelScores):
             return self.table.add_bias(torch.cat(parts, dim=1), labels)
         queries, parts = self.table.rows(labels).to(self.keys.dtype), []
         for texts, tokens, padding in self.blocks.texts:
-            keys = self.keys[texts, :tokens] / self.temperature
+            keys = self.keys[texts, :tokens]
             scores = at_least_float(queries @ keys.flatten(0, 1).T).unflatten(1, keys.shape[:2]).transpose(0, 1)
             weights = masked_softmax(scores, None if padding is None else padding.unsqueeze(1))
             parts.append(self.sums(labels, weights, texts, tokens))
@@ -104,8 +104,7 @@ class WordScores(LabelScores):
     def attention(self, label_ids: Tensor) -> Tensor:
         """Weights with which labels, (texts, chosen), read the tokens: (texts, chosen, tokens); rows sum to one."""
         queries = self.table.rows(label_ids).to(self.keys.dtype)  # (texts, chosen, key)
-        scores = at_least_float(queries @ self.keys.transpose(1, 2) / self.temperature)
-        return masked_softmax(scores, ~self.mask.unsqueeze(1))
+        return masked_softmax(at_least_float(queries @ self.keys.transpose(1, 2)), ~self.mask.unsqueeze(1))
 
     def sums(self, labels: Labels, weights: Tensor, texts: slice = ALL, tokens: int | None = None) -> Tensor:
         """Logits without bias, (texts, labels), from the weights with which labels read, (texts, labels, tokens)."""
