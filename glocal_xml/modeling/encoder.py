@@ -114,10 +114,7 @@ def in_place(values: Tensor, order: Tensor) -> Tensor:
 def chosen_layers(
     encoder: PreTrainedModel, inputs: dict[str, Any], layers: set[int], recorded: dict[str, Any] | None = None
 ) -> dict[int, Tensor]:
-    """
-    The states of the given layers, each of shape (texts, tokens, hidden); layers above them are not run, unless
-    outputs of all layers are to be `recorded`, which fills their values in.
-    """
+    """The states of the given layers, (texts, tokens, hidden), run as in [`encode_texts`]; fills `recorded` in."""
     last, input_ids = encoder.config.num_hidden_layers, inputs["input_ids"]
     if encoder.config.model_type == "xlnet":
         inputs["use_mems"] = False

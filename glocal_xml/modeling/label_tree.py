@@ -206,18 +206,12 @@ def search(
     trained: range | None = None,
 ) -> tuple[dict[str, Tensor], Candidates]:
     """
-    From the top of the tree to candidate labels: at each level the children of the best nodes of the one above.
+    From the top of the tree to candidate labels: at each level the children of the best nodes of the one above, of
+    which `beam` are expanded, by the scores of the `levels` from the top. Gives the candidates below the last level.
 
-    Args:
-        tree: The tree.
-        levels: Scores of the nodes of each level from the top.
-        beam: How many nodes of each level to expand.
-        labels: In training, the labels of the texts: the nodes that lead to them are expanded in any case.
-        trained: The levels that have a loss, the labels being one more level; all by default. The search ends before
-            the first level that is not trained yet.
-
-    Returns:
-        A loss for each level that is trained, where there are labels, and the candidates below the last level.
+    With the `labels` of the texts, in training, the nodes that lead to them are expanded in any case, and each level
+    that is `trained`, the labels being one more level, has a loss by its name. All are by default; the search ends
+    before the first that is not trained yet.
     """
     tree.check()
     terms, nodes = {}, None

@@ -56,10 +56,7 @@ class LabelTreeMixin:
         self.label_tree.set_tree(child_starts, label_order)
 
     def start_label_bias(self, log_odds: Tensor) -> None:
-        """
-        Starts the biases of nodes and labels so that their product is the training probability of each label, as if
-        labels occurred independently of each other.
-        """
+        """Starts the biases of nodes and labels so that their product is the training probability of each label."""
         self.config.check_label_bias()
         *levels, labels = self.label_tree.bias_log_odds(log_odds)
         for head, odds in zip(self.level_classifiers, levels, strict=True):
