@@ -106,7 +106,7 @@ class AdaptiveLabelClusters(nn.Module):
 
     @torch.no_grad()
     def set_label_counts(self, label_counts: Sequence[int] | Tensor) -> None:
-        """Puts labels into clusters by falling count of training texts, the lower id first on a tie; once, at first."""
+        """Puts labels into clusters by falling count of training texts, the lower id first on a tie; only once."""
         counts = check_label_counts(label_counts, self.num_labels).to(self.label_order.device)
         order = counts.argsort(descending=True, stable=True)
         order = torch.cat([ids.sort().values for ids in order.split(self.sizes)])

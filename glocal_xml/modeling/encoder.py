@@ -99,8 +99,12 @@ def attended_first(mask: Tensor) -> tuple[Tensor, Tensor]:
 
     Many encoders count positions from the first column, padding or not.
     """
-    order = mask.long().argsort(dim=1, descending=True, stable=True)
-    return order, mask.gather(1, order)
+    attended = mask.long()
+    number = attended.sum(dim=1, keepdim=True)  # (texts, 1)
+    # Not by a stable sort, which ONNX does not have.
+    places = torch.where(mask, attended.cumsum(dim=1) - 1, number + (1 - attended).cumsum(dim=1) - 1)
+    columns = torch.arange(mask.shape[1], device=mask.device).expand_as(places)
+    return torch.zeros_like(places).scatter(1, places, columns), columns < number
 
 
 def in_place(values: Tensor, order: Tensor) -> Tensor:
@@ -252,14 +256,12 @@ def _check_batch(
     if attention_mask.shape != shape:
         raise ValueError(f"The shapes of `attention_mask` {tuple(attention_mask.shape)} and {shape} must be equal.")
     if labels is not None:
-        if labels.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
+        is_whole = labels.dtype in (torch.int64, torch.int32, torch.int16, torch.uint8)
+        if not is_whole or labels.dim() != 2 or len(labels) != shape[0]:
             raise ValueError(
-                f"`labels` must hold label ids as integers, padded with {PADDING_LABEL}, got {labels.dtype}; turn a "
-                "multi-hot matrix into lists of the ids that are 1."
-            )
-        if labels.dim() != 2 or len(labels) != shape[0]:
-            raise ValueError(
-                f"`labels` must have the shape ({shape[0]} texts, most labels of a text), got {tuple(labels.shape)}."
+                f"`labels` must hold label ids as integers, padded with {PADDING_LABEL}, of the shape ({shape[0]} "
+                f"texts, most labels of a text), got {labels.dtype} of {tuple(labels.shape)}; turn a multi-hot matrix "
+                "into lists of the ids that are 1."
             )
         labels = each_once(labels.long())
     # An exported program cannot decide by what texts hold.
