@@ -106,10 +106,7 @@ class AdaptiveLabelClusters(nn.Module):
 
     @torch.no_grad()
     def set_label_counts(self, label_counts: Sequence[int] | Tensor) -> None:
-        """
-        Puts labels into clusters by falling count of training texts, of equal counts the lower id first. To be called
-        once, before use.
-        """
+        """Puts labels into clusters by falling count of training texts, the lower id first on a tie; only once."""
         counts = check_label_counts(label_counts, self.num_labels).to(self.label_order.device)
         order = counts.argsort(descending=True, stable=True)
         order = torch.cat([ids.sort().values for ids in order.split(self.sizes)])
@@ -205,60 +202,36 @@ class ClusterScores(LabelScores):
             bias = None if roots.bias is None else roots.bias.to(precision)
             self.roots = nn.functional.linear(hidden.to(precision), roots.weight.to(precision), bias)  # (texts, tails)
 
-    def _within(self, cluster: int, texts: Tensor | slice = ALL_TEXTS) -> LinearScores:
-        """Scores of the labels of a cluster without its root, for all texts or those with the given numbers."""
-        owner = self.layer.tails[cluster - 1] if cluster else self.layer
-        narrowed = owner(self.hidden[texts]) if cluster else self.hidden[texts]  # (texts, width of the cluster)
-        # Two matrices more than elsewhere: logits of products and their derivatives.
-        return LinearScores(owner, narrowed, self.layer.chunk_bytes, matrices=6)
-
-    def _with_root(self, cluster: int, scores: Tensor, texts: Tensor | slice = ALL_TEXTS) -> Tensor:
-        """Logits of labels of a cluster, from their scores within it, (texts, labels)."""
-        return product_logits(self.roots[texts, cluster - 1 : cluster], scores) if cluster else scores
-
-    def run(self, start: int, stop: int) -> Tensor:
-        return self._at_places(self.label_places[start:stop])
-
-    def chosen(self, label_ids: Tensor) -> Tensor:
-        return self._at_places(self.label_places[label_ids])
-
-    def _at_places(self, places: Tensor) -> Tensor:
-        """Logits of labels by where they stand, (labels,) or (texts, chosen)."""
-        logits = None
+    def of(self, labels: slice | Tensor) -> Tensor:
+        places, logits = self.label_places[labels], None
         # Every label in every cluster, and the right one kept: which are inside is not read back from the device.
-        for cluster, run in enumerate(self.clusters):
-            rows = (places - run.start).clamp(0, run.stop - run.start - 1)
-            scores = self._with_root(cluster, self._within(cluster).chosen(rows))
+        for number, run in enumerate(self.clusters):
+            scores = OneCluster(self, number).of((places - run.start).clamp(0, run.stop - run.start - 1))
             logits = scores if logits is None else torch.where(_inside(places, run), scores, logits)
         return logits
 
     def all(self) -> Tensor:
-        clusters = enumerate(self.layer.sizes)
-        parts = [self._with_root(cluster, self._within(cluster).run(0, size)) for cluster, size in clusters]
+        parts = [OneCluster(self, number).run(0, size) for number, size in enumerate(self.layer.sizes)]
         return torch.cat(parts, dim=1)[:, self.label_places]
 
     # Which clusters are computed depends on the labels; compiled models call it as it is.
     @torch.compiler.disable
     def loss(self, labels: Tensor) -> Tensor:
         """The loss of the paper, from ids of the labels of each text, each once, padded with -100."""
-        hidden, roots, layer = self.hidden, self.roots, self.layer
+        roots, sizes = self.roots, self.layer.sizes
         places = self.label_places[labels.clamp(min=0)].masked_fill(labels < 0, PADDING_LABEL)  # (texts, positives)
         visited = torch.stack([_inside(places, run).any(dim=1) for run in self.clusters[1:]], dim=1)  # (texts, tails)
-        tail_sizes = torch.tensor(layer.sizes[1:]).to(hidden.device)
-        terms = layer.sizes[0] + torch.where(visited, tail_sizes, 1).sum(dim=1)  # (texts,)
+        terms = sizes[0] + torch.where(visited, torch.tensor(sizes[1:]).to(roots.device), 1).sum(dim=1)  # (texts,)
         # What is left of the mean is `scale`, applied last: the gradients of single labels would be tiny.
         text_weights, scale = self.num_labels / terms.to(roots.dtype), 1 / (self.num_texts * self.num_labels)
-
-        head, pair = self._within(0), partial(binary_cross_entropy_pair, text_weights=text_weights)
-        options = {"labels": _rows(places, self.clusters[0]), "chunk_size": head.run_size, "loss_pair": pair}
-        loss = fused_loss(partial(linear_loss, **options), (hidden, head.table.weight, head.table.bias), scale)
         unvisited = nn.functional.softplus(roots).masked_fill(visited, 0).sum(dim=1)  # (texts,)
-        loss = loss + (unvisited * text_weights).sum() * scale
-        for cluster, texts in self._texts_of_tails(visited):
-            tail, labels = self._within(cluster, texts), _rows(places[texts], self.clusters[cluster])
-            options = {"labels": labels, "chunk_size": tail.run_size, "text_weights": text_weights[texts]}
-            inputs = (tail.document_embedding, tail.table.weight, tail.table.bias, roots[texts, cluster - 1 : cluster])
-            loss = loss + fused_loss(partial(tail_loss, **options), inputs, scale)
+        loss = (unvisited * text_weights).sum() * scale
+        for number, texts in [(0, ALL_TEXTS), *self._texts_of_tails(visited)]:
+            cluster, run = OneCluster(self, number, texts), self.clusters[number]
+            # Rows of the cluster at which labels stand; padding where they stand elsewhere.
+            rows = (places[texts] - run.start).masked_fill(~_inside(places[texts], run), PADDING_LABEL)
+            compute = partial(tail_loss, labels=rows, text_weights=text_weights[texts], chunk_size=cluster.run_size)
+            loss = loss + fused_loss(compute, (*cluster.loss_inputs, cluster.roots), scale)
         return loss
 
     @torch.no_grad()
@@ -284,9 +257,9 @@ class ClusterScores(LabelScores):
 
     def _updated(self, best: TopLabels, cluster: int, texts: Tensor | slice = ALL_TEXTS) -> TopLabels:
         """A ranking with the labels of one cluster added to it."""
-        within, label_ids = self._within(cluster, texts), self.label_order[self.clusters[cluster]]
-        for start, stop in within.runs():
-            best.update(self._with_root(cluster, within.run(start, stop), texts), label_ids[start:stop])
+        scores, label_ids = OneCluster(self, cluster, texts), self.label_order[self.clusters[cluster]]
+        for start, stop in scores.runs():
+            best.update(scores.run(start, stop), label_ids[start:stop])
         return best
 
     def _texts_of_tails(self, wanted: Tensor) -> list[tuple[int, Tensor]]:
@@ -296,13 +269,25 @@ class ClusterScores(LabelScores):
         return [(tail + 1, torch.tensor(ids).to(wanted.device)) for tail, ids in enumerate(texts) if ids]
 
 
+class OneCluster(LinearScores):
+    """Scores of the labels of the head, 0, or of a tail times its root; for all texts or those with given numbers."""
+
+    def __init__(self, scores: ClusterScores, number: int, texts: Tensor | slice = ALL_TEXTS):
+        layer, hidden = scores.layer, scores.hidden[texts]
+        owner, self.roots = layer, None
+        if number:
+            owner, self.roots = layer.tails[number - 1], scores.roots[texts, number - 1 : number]  # (texts, 1)
+            hidden = owner(hidden)  # (texts, width of the tail)
+        # Two matrices more than elsewhere: logits of products and their derivatives.
+        super().__init__(owner, hidden, layer.chunk_bytes, matrices=6)
+
+    def of(self, labels: slice | Tensor) -> Tensor:
+        logits = super().of(labels)
+        return logits if self.roots is None else product_logits(self.roots, logits)
+
+
 def _inside(places: Tensor, run: slice) -> Tensor:
     return (places >= run.start) & (places < run.stop)
-
-
-def _rows(places: Tensor, run: slice) -> Tensor:
-    """Rows of a cluster at which labels stand, of the shape of `places`; padding where they stand elsewhere."""
-    return (places - run.start).masked_fill(~_inside(places, run), PADDING_LABEL)
 
 
 def tail_loss(
@@ -316,13 +301,15 @@ def tail_loss(
     """
     Cross-entropy of the product probabilities, summed over the labels of a tail and over texts by their weight, and
     its gradients by the inputs where `needed`: those of [`linear_loss`], and root logits, (texts, 1), in single
-    precision at least.
+    precision at least; without roots the cross-entropy of the labels of the head.
     """
     roots = inputs[-1]
-    softplus_roots = nn.functional.softplus(-roots)  # (texts, 1)
     by_roots = torch.zeros_like(roots) if needed[-1] else None
+    softplus_roots = None if roots is None else nn.functional.softplus(-roots)  # (texts, 1)
 
     def loss_pair(tails: Tensor, labels: Tensor, first_label: int) -> tuple[Tensor, Tensor]:
+        if roots is None:
+            return binary_cross_entropy_pair(tails, labels, first_label, text_weights)
         logits = product_logits(roots, tails)  # (texts, labels of the chunk)
         loss, by_logits = binary_cross_entropy_pair(logits, labels, first_label, text_weights)
         # With u = exp(-root) and v = exp(-tail), the derivative of a product by its tail is (v + uv) / (u + v + uv).
@@ -333,6 +320,6 @@ def tail_loss(
             by_roots.addcmul_(torch.sigmoid(-roots), by_tails.sum(dim=1, keepdim=True))
         return loss, by_tails
 
-    options = {"labels": labels, "chunk_size": chunk_size, "loss_pair": loss_pair}
-    total, gradients = linear_loss(precisions, needed[:-1], *inputs[:-1], **options)
+    inputs, options = inputs[:-1], {"labels": labels, "chunk_size": chunk_size, "loss_pair": loss_pair}
+    total, gradients = linear_loss(precisions, needed[:-1], *inputs, **options)
     return total, [*gradients, by_roots]

@@ -11,18 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .fused_loss import (
-    LossPair,
-    Precisions,
-    add_product,
-    at_least_float,
-    binary_cross_entropy_pair,
-    finite,
-    fused_loss,
-    plan_blocks,
-    reading_loss,
-)
-from .label_scores import LabelScores, masked_softmax, pieces, with_bias
+from .fused_loss import Precisions, add_product, at_least_float, finite, plan_blocks, reading_loss
+from .label_scores import LabelScores, masked_softmax, pieces
 from .linear_head import IdentityStart, LabelTable, Projection, read_table
 
 # A run of labels, or ids of chosen ones.
@@ -73,11 +63,9 @@ class AttentionHead(nn.Module):
 
     def forward(self, hidden_states: Tensor, mask: Tensor) -> "AttentionScores":
         """The scores of all labels, from token states, (texts, tokens, hidden), and the mask of the real ones."""
-        values = self.value(hidden_states)
-        if values.dtype == torch.float16:
-            values = finite(values)
         # Keys and values, folded through the first layer of the MLP: (texts, tokens, key), (texts, tokens, mlp).
-        return AttentionScores(self, self.key(hidden_states), self.mlp_hidden(values), mask)
+        values = self.mlp_hidden(finite(self.value(hidden_states)))
+        return AttentionScores(self, self.key(hidden_states), values, mask)
 
 
 class WordScores(LabelScores):
@@ -85,58 +73,42 @@ class WordScores(LabelScores):
     Scores of labels that read the tokens of a text: what heads with label-word attention have in common.
 
     Keys and values of the tokens are of shape (texts, tokens, size); in the mask, (texts, tokens), the real ones come
-    first. A subclass says how many bytes one label takes for one text, defines `sums`, and for the loss sets
-    `make_reader` ([`reading_loss`]) and the `parameters` of it.
+    first. A subclass says how many bytes one label takes for one text, defines `sums`, and adds what reads the tokens
+    for the loss ([`reading_loss`]) and its parameters.
     """
 
     def __init__(self, head: nn.Module, keys: Tensor, values: Tensor, mask: Tensor, bytes_per_score: int):
-        # Under autocast token states may come in single precision, and no projection turns them into half.
-        keys = keys.to(values.dtype)
-        if values.dtype == torch.float16:
-            keys, values = finite(keys), finite(values)
-        # In one piece: the tokens of all texts are viewed as one matrix.
-        self.keys, self.values, self.mask = keys.contiguous(), values.contiguous(), mask
-        self.temperature = head.temperature
-        self.table = read_table(head)
+        # In one piece: the tokens of all texts are viewed as one matrix. Under autocast token states may come in
+        # single precision, and no projection turns them into half.
+        self.keys = finite(keys.to(values.dtype) / head.temperature).contiguous()
+        self.values, self.mask, self.table = finite(values).contiguous(), mask, read_table(head)
         self.num_texts, self.num_labels = keys.shape[0], self.table.weight.shape[0]
         self.blocks = plan_blocks(self.num_labels, bytes_per_score, head.chunk_bytes, mask)
         self.run_size = self.blocks.num_labels
+        self.compute_loss = partial(reading_loss, blocks=self.blocks)
+        self.loss_inputs = (self.keys, self.values, self.table.weight, self.table.bias)
 
-    def run(self, start: int, stop: int) -> Tensor:
-        return self._of_all_texts(slice(start, stop))
-
-    def chosen(self, label_ids: Tensor) -> Tensor:
-        if label_ids.dim() == 1:
-            return self._of_all_texts(label_ids)
-        # In pieces: rows are gathered for each text.
-        parts = [self.sums(ids, self.attention(ids)) for ids in pieces(label_ids, self.run_size // self.num_texts)]
-        return with_bias(torch.cat(parts, dim=1), self.table.biases(label_ids))
-
-    def _of_all_texts(self, labels: Labels) -> Tensor:
-        """Logits of labels that are the same in every text, of shape (texts, labels)."""
-        queries, logits = self.table.rows(labels).to(self.keys.dtype), []
+    def of(self, labels: Labels) -> Tensor:
+        if isinstance(labels, Tensor) and labels.dim() == 2:
+            # In pieces: rows are gathered for each text.
+            parts = [self.sums(ids, self.attention(ids)) for ids in pieces(labels, self.run_size // self.num_texts)]
+            return self.table.add_bias(torch.cat(parts, dim=1), labels)
+        queries, parts = self.table.rows(labels).to(self.keys.dtype), []
         for texts, tokens, padding in self.blocks.texts:
-            keys = self.keys[texts, :tokens] / self.temperature
+            keys = self.keys[texts, :tokens]
             scores = at_least_float(queries @ keys.flatten(0, 1).T).unflatten(1, keys.shape[:2]).transpose(0, 1)
             weights = masked_softmax(scores, None if padding is None else padding.unsqueeze(1))
-            logits.append(self.sums(labels, weights, texts, tokens))
-        return with_bias(torch.cat(logits), self.table.biases(labels))
+            parts.append(self.sums(labels, weights, texts, tokens))
+        return self.table.add_bias(torch.cat(parts), labels)
 
     def attention(self, label_ids: Tensor) -> Tensor:
         """Weights with which labels, (texts, chosen), read the tokens: (texts, chosen, tokens); rows sum to one."""
         queries = self.table.rows(label_ids).to(self.keys.dtype)  # (texts, chosen, key)
-        scores = at_least_float(queries @ self.keys.transpose(1, 2) / self.temperature)
-        return masked_softmax(scores, ~self.mask.unsqueeze(1))
+        return masked_softmax(at_least_float(queries @ self.keys.transpose(1, 2)), ~self.mask.unsqueeze(1))
 
     def sums(self, labels: Labels, weights: Tensor, texts: slice = ALL, tokens: int | None = None) -> Tensor:
         """Logits without bias, (texts, labels), from the weights with which labels read, (texts, labels, tokens)."""
         raise NotImplementedError
-
-    def loss(self, labels: Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> Tensor:
-        options = {"labels": labels, "temperature": self.temperature, "blocks": self.blocks, "loss_pair": loss_pair}
-        compute = partial(reading_loss, make_reader=self.make_reader, **options)
-        inputs = (self.keys, self.values, self.table.weight, self.table.bias, *self.parameters)
-        return fused_loss(compute, inputs, 1 / (self.num_texts * self.num_labels))
 
 
 class AttentionScores(WordScores):
@@ -147,8 +119,8 @@ class AttentionScores(WordScores):
         # Scores, weights and their gradients; what was read, its gradient and a copy, in all layers.
         widths = values.shape[2] + sum(layer.out_features for layer in self.layers)
         super().__init__(head, keys, values, mask, 4 * (3 * keys.shape[1] + 3 * widths))
-        self.make_reader = mlp_reader
-        self.parameters = [parameter for layer in self.layers for parameter in (layer.weight, layer.bias)]
+        self.compute_loss = partial(self.compute_loss, make_reader=mlp_reader)
+        self.loss_inputs += tuple(parameter for layer in self.layers for parameter in (layer.weight, layer.bias))
 
     def sums(self, labels: Labels, weights: Tensor, texts: slice = ALL, tokens: int | None = None) -> Tensor:
         read = weights.to(self.values.dtype) @ self.values[texts, :tokens]  # (texts, labels, mlp)
@@ -172,14 +144,11 @@ def mlp_reader(
     def read(chunk: slice, weights: Tensor, value: Tensor, buffer: Tensor) -> tuple[Tensor, Callable]:
         words = weights.transpose(0, 1).to(low) @ value  # (texts of the block, labels of the chunk, mlp)
         # Inputs of the layers, after the ReLU, whose derivative is 0 where they are. Last, the logits.
-        states = [words if low == high else at_least_float(words)]
+        states = [at_least_float(words)]
         for weight, bias, _, _ in layers:
-            inner = states[-1].clamp_(min=0)
-            if low == torch.float16:
-                # What it cannot hold becomes the largest that it can.
-                inner = inner.clamp(max=torch.finfo(low).max)
-            product = inner.to(low) @ weight.to(low).T
-            states.append((product if low == high else at_least_float(product)).add_(bias))
+            # What half precision cannot hold becomes the largest that it can.
+            inner = states[-1].clamp_(0, torch.finfo(low).max)
+            states.append(at_least_float(inner.to(low) @ weight.to(low).T).add_(bias))
         logits = states.pop().squeeze(-1)
 
         def way_back(by_logits: Tensor, by_value: Tensor | None) -> None:
@@ -271,9 +240,9 @@ class EvidenceScores(WordScores):
         # Weights, evidence and their product.
         super().__init__(head, keys, values, mask, 4 * (3 * keys.shape[1] + 2))
         self.outputs = self.table if head.label_outputs is None else read_table(head, "label_outputs")
+        self.compute_loss = partial(self.compute_loss, make_reader=evidence_reader)
         # Tied rows have their gradient with the queries.
-        rows = None if self.outputs is self.table else self.outputs.weight
-        self.make_reader, self.parameters = evidence_reader, [rows]
+        self.loss_inputs += (None if head.label_outputs is None else self.outputs.weight,)
 
     def sums(self, labels: Labels, weights: Tensor, texts: slice = ALL, tokens: int | None = None) -> Tensor:
         return self._shares(labels, weights, texts, tokens).sum(dim=-1)

@@ -7,7 +7,7 @@ from transformers import AutoConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .adaptive_clusters import cluster_sizes, tail_widths
-from .configuration_base import XMTCConfig
+from .configuration_base import XMTCConfig, check_dropout, check_least
 
 
 @strict
@@ -39,7 +39,7 @@ class APLCXLNetConfig(XMTCConfig):
         return self.hidden_size if self.summary_size is None else self.summary_size
 
     def validate_clusters(self):
-        self.check_least(1, "summary_size")
-        self.check_dropout("summary_dropout")
+        check_least(self, 1, "summary_size")
+        check_dropout(self, "summary_dropout")
         sizes = cluster_sizes(self.num_labels, self.cluster_proportions)
         tail_widths(self.cluster_input_size, self.cluster_decay, len(sizes) - 1)

@@ -27,6 +27,20 @@ def of_encoder(name: str) -> property:
     return property(lambda self: getattr(self.encoder, name), lambda self, value: setattr(self.encoder, name, value))
 
 
+def check_least(config: PreTrainedConfig, least: int, *names: str) -> None:
+    """Refuses fields that are set and below the least that they may be."""
+    for name in names:
+        if (value := getattr(config, name)) is not None and value < least:
+            raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+
+
+def check_dropout(config: PreTrainedConfig, *names: str) -> None:
+    """Refuses a dropout that leaves nothing, or is none."""
+    for name in names:
+        if not 0 <= (value := getattr(config, name)) < 1:
+            raise ValueError(f"`{name}` must lie in 0 to 1, 1 excluded, got {value}.")
+
+
 @strict
 class XMTCConfig(PreTrainedConfig):
     """
@@ -203,21 +217,10 @@ class XMTCConfig(PreTrainedConfig):
         if not self.label_bias:
             raise ValueError("This model has no label bias: build it with `label_bias=True`.")
 
-    def check_least(self, least: int, *names: str) -> None:
-        """Refuses fields that are set and below the least that they may be."""
-        for name in names:
-            if getattr(self, name) is not None and getattr(self, name) < least:
-                raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
-
-    def check_dropout(self, name: str) -> None:
-        """Refuses a dropout that leaves nothing, or is none."""
-        if not 0 <= getattr(self, name) < 1:
-            raise ValueError(f"`{name}` must lie in 0 to 1, 1 excluded, got {getattr(self, name)}.")
-
     def validate_label_space(self):
         """As all `validate_…`, run by `@strict` at construction and before saving."""
-        self.check_least(1, "num_labels", "top_k", "label_chunk_bytes")
-        self.check_least(0, "max_logits_labels")
+        check_least(self, 1, "num_labels", "top_k", "label_chunk_bytes")
+        check_least(self, 0, "max_logits_labels")
         if self.document_pooling not in (None, *POOLINGS):
             choices = ", ".join(POOLINGS)
             raise ValueError(f"`document_pooling` must be one of {choices}, got {self.document_pooling!r}.")
@@ -288,7 +291,7 @@ class AttentionConfig(XMTCConfig):
         return self.key_size or default, self.value_size or default
 
     def validate_attention(self):
-        self.check_least(1, "key_size", "value_size")
+        check_least(self, 1, "key_size", "value_size")
         if self.attention_scoring == "mlp" and (self.key_size or self.value_size or self.tied_outputs):
             raise ValueError(
                 "`key_size`, `value_size` and `tied_outputs` need `attention_scoring='evidence'`: take it, or none."
@@ -298,7 +301,7 @@ class AttentionConfig(XMTCConfig):
             raise ValueError(f"`tied_outputs` needs `key_size` and `value_size` to be equal, got {keys} and {values}.")
 
     def validate_tree(self):
-        self.check_least(1, "beam", "training_beam")
+        check_least(self, 1, "beam", "training_beam")
         widening = [1, *self.tree_levels, self.num_labels]
         if self.tree_levels and any(below < above for above, below in zip(widening, widening[1:], strict=False)):
             raise ValueError(

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_base import AttentionConfig
+from .configuration_base import AttentionConfig, check_dropout, check_least
 
 
 @strict
@@ -54,7 +54,7 @@ class GlocalXMLConfig(AttentionConfig):
             self.local_layer = 1 if self.attention_scoring == "mlp" else max(1, self.num_hidden_layers // 2)
 
     def validate_branches(self):
-        self.check_least(1, "mlp_size", "label_size")
+        check_least(self, 1, "mlp_size", "label_size")
         if not 0 <= (self.local_layer or 0) <= self.num_hidden_layers:
             raise ValueError(
                 f"`local_layer` must lie in 0 (embedding output) to {self.num_hidden_layers} (last layer of this "
@@ -67,7 +67,7 @@ class GlocalXMLConfig(AttentionConfig):
                 f"`document_layers` must lie in 1 to the {self.num_hidden_layers} of the encoder, got "
                 f"{self.document_layers}."
             )
-        self.check_dropout("document_dropout")
+        check_dropout(self, "document_dropout")
         narrowed = self.document_layers > 1 or self.label_size not in (None, self.hidden_size)
         if narrowed and self.branches != "local" and not self.use_pooler:
             raise ValueError(

@@ -7,7 +7,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .configuration_base import AttentionConfig
+from .configuration_base import AttentionConfig, check_least
 from .configuration_word_lstm import WordLSTMConfig
 
 
@@ -41,7 +41,7 @@ class LightAttentionConfig(AttentionConfig):
         return self.level_epochs * len(self.tree_levels)
 
     def validate_levels(self):
-        self.check_least(0, "level_epochs")
+        check_least(self, 0, "level_epochs")
         if (self.level_epochs or self.negatives == "static") and not self.tree_levels:
             raise ValueError("`level_epochs` and static `negatives` are for a label tree: add one, or leave them out.")
         if self.negatives == "static" and not self.level_epochs:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_base import AttentionConfig
+from .configuration_base import AttentionConfig, check_least
 
 
 class Expert(NamedTuple):
@@ -66,8 +66,8 @@ class MEXMLConfig(AttentionConfig):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"`experts` {self.experts} holds {', '.join(twice)} twice: name each expert once.")
-        self.check_least(0, "diversity_weight", "diversity_start_epoch", "document_mlp_size")
-        self.check_least(1, "mlp_size")
+        check_least(self, 0, "diversity_weight", "diversity_start_epoch", "document_mlp_size")
+        check_least(self, 1, "mlp_size")
 
 
 def parse_expert(name: str, num_layers: int) -> Expert:

@@ -4,6 +4,8 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig
 
+from .configuration_base import check_dropout, check_least
+
 
 @strict
 class WordLSTMConfig(PreTrainedConfig):
@@ -35,12 +37,8 @@ class WordLSTMConfig(PreTrainedConfig):
         return 2 * self.lstm_size
 
     def validate_sizes(self):
-        for name in ("vocab_size", "embedding_size", "lstm_size", "num_hidden_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        for name in ("embedding_dropout", "output_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must lie in 0 to 1, 1 excluded, got {getattr(self, name)}.")
+        check_least(self, 1, "vocab_size", "embedding_size", "lstm_size", "num_hidden_layers")
+        check_dropout(self, "embedding_dropout", "output_dropout")
 
 
 # Here rather than with the families, so that it also happens where a checkpoint brings this file along.

@@ -28,14 +28,14 @@ class EncodedTexts:
     def document(self, layer: int) -> Tensor:
         """The state that stands for the text: that of its first or last token, or the mean of all of them."""
         hidden_states = self.hidden_states[layer]
+        if self.pooling == "first":
+            return hidden_states[:, 0]  # (texts, hidden)
         if self.pooling == "mean":
             weights = self.mask.unsqueeze(2).to(hidden_states.dtype)  # (texts, tokens, 1)
             return (hidden_states * (weights / weights.sum(dim=1, keepdim=True))).sum(dim=1)
-        last = self.mask.sum(dim=1) - 1  # (texts,)
-        positions = last if self.pooling == "last" else torch.zeros_like(last)
         # Not indexed by text and position, which `torch.export` takes for at least two texts.
-        places = positions.view(-1, 1, 1).expand(-1, 1, hidden_states.shape[2])
-        return hidden_states.gather(1, places).squeeze(1)  # (texts, hidden)
+        last = (self.mask.sum(dim=1) - 1).view(-1, 1, 1).expand(-1, 1, hidden_states.shape[2])
+        return hidden_states.gather(1, last).squeeze(1)
 
 
 def new_encoder(config: PreTrainedConfig, **options: Any) -> PreTrainedModel:
@@ -102,6 +102,7 @@ def attended_first(mask: Tensor) -> tuple[Tensor, Tensor]:
     """
     attended = mask.long()
     number = attended.sum(dim=1, keepdim=True)  # (texts, 1)
+    # Not by a stable sort, which ONNX does not have.
     places = torch.where(mask, attended.cumsum(dim=1) - 1, number + (1 - attended).cumsum(dim=1) - 1)
     columns = torch.arange(mask.shape[1], device=mask.device).expand_as(places)
     return torch.zeros_like(places).scatter(1, places, columns), columns < number
@@ -118,10 +119,7 @@ def in_place(values: Tensor, order: Tensor) -> Tensor:
 def chosen_layers(
     encoder: PreTrainedModel, inputs: dict[str, Any], layers: set[int], recorded: dict[str, Any] | None = None
 ) -> dict[int, Tensor]:
-    """
-    The states of the given layers, each of shape (texts, tokens, hidden); layers above them are not run, unless
-    outputs of all layers are to be `recorded`, which fills their values in.
-    """
+    """The states of the given layers, (texts, tokens, hidden), run as in [`encode_texts`]; fills `recorded` in."""
     last, input_ids = encoder.config.num_hidden_layers, inputs["input_ids"]
     if encoder.config.model_type == "xlnet":
         inputs["use_mems"] = False
@@ -268,14 +266,12 @@ def _check_batch(
         )
     if labels is not None:
         kind = getattr(labels, "dtype", type(labels).__name__)
-        if kind not in (torch.int64, torch.int32, torch.int16, torch.uint8):
+        is_whole = kind in (torch.int64, torch.int32, torch.int16, torch.uint8)
+        if not is_whole or labels.dim() != 2 or len(labels) != shape[0]:
             raise ValueError(
-                f"`labels` must be a tensor of label ids as integers, padded with {PADDING_LABEL}, got {kind}; "
+                f"`labels` must be a tensor of label ids as integers, padded with {PADDING_LABEL}, of the shape "
+                f"({shape[0]} texts, most labels of a text), got {kind} of {tuple(getattr(labels, 'shape', ()))}; "
                 f"{_NO_MULTI_HOT}."
-            )
-        if labels.dim() != 2 or len(labels) != shape[0]:
-            raise ValueError(
-                f"`labels` must have the shape ({shape[0]} texts, most labels of a text), got {tuple(labels.shape)}."
             )
     # An exported program cannot decide by what texts hold.
     if not torch.compiler.is_exporting():

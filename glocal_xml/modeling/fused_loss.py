@@ -131,7 +131,7 @@ def finite(values: Tensor) -> Tensor:
 
 def at_least_float(values: Tensor) -> Tensor:
     """In single precision: half precision would make ties of close scores."""
-    return finite(values).to(torch.promote_types(values.dtype, torch.float32))
+    return finite(values).float() if values.dtype.itemsize < 4 else values
 
 
 def chunk_size(num_labels: int, bytes_per_label: int, chunk_bytes: int | None, device: torch.device) -> int:
@@ -178,7 +178,6 @@ def reading_loss(
     *parameters: Tensor | None,
     make_reader: Callable[..., Any],
     labels: Tensor,
-    temperature: float,
     blocks: Blocks,
     loss_pair: LossPair,
 ) -> LossAndGradients:
@@ -197,7 +196,6 @@ def reading_loss(
         make_reader: A reader from the precisions, the size of a buffer, queries and parameters, and their gradients.
     """
     low, high, backward = precisions
-    keys = keys / temperature
     gradients = [
         torch.zeros_like(value, dtype=high) if wanted else None
         for value, wanted in zip((keys, values, queries, label_bias, *parameters), needed, strict=True)
@@ -219,9 +217,9 @@ def reading_loss(
                 scores.masked_fill_(padding, torch.finfo(high).min)
             torch.softmax(scores, dim=-1, out=weights)
             logits, way_back = read(chunk, weights, values[texts, :tokens], scores)
-            loss, by_logits = loss_pair(
-                logits if label_bias is None else logits + label_bias[chunk], labels[texts], start
-            )
+            if label_bias is not None:
+                logits = logits + label_bias[chunk]
+            loss, by_logits = loss_pair(logits, labels[texts], start)
             total += loss
             if not any(needed):
                 continue
@@ -233,6 +231,4 @@ def reading_loss(
                 add_product(by_queries[chunk], by_scores, key.to(backward))
             if by_keys is not None:
                 add_product(by_keys[texts, :tokens].view(key.shape), by_scores.T, query.to(backward))
-    if by_keys is not None:
-        by_keys.div_(temperature)
     return total, gradients

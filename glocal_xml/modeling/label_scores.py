@@ -1,16 +1,16 @@
 """A matrix of scores that is never whole: logits of every label for every text, computed when they are asked for."""
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
-from .fused_loss import LossPair, binary_cross_entropy_pair
+from .fused_loss import LossAndGradients, LossPair, binary_cross_entropy_pair, fused_loss
 
 # Labels that are looked at together when the best of many are looked for.
 _BLOCK = 32
@@ -20,21 +20,26 @@ class LabelScores:
     """
     Logits of every label for every text, of shape (texts, labels). Calling a head gives such a matrix.
 
-    A subclass sets the three attributes and defines `run` and `chosen`; one that can be trained on all labels defines
-    `loss`.
+    A subclass sets the first three attributes and defines `of`; one that can be trained on all labels sets the others.
     """
 
     num_texts: int
     num_labels: int
     run_size: int  # how many labels to ask for at a time, by the memory that they take
+    compute_loss: Callable[..., LossAndGradients]  # and the tensors that it is called with ([`fused_loss`])
+    loss_inputs: tuple[Tensor | None, ...]
+
+    def of(self, labels: slice | Tensor) -> Tensor:
+        """Logits of a run of labels, (run,), of chosen ones, (chosen,), or of some per text, (texts, chosen)."""
+        raise NotImplementedError
 
     def run(self, start: int, stop: int) -> Tensor:
         """Logits of the labels from `start` to before `stop`, of shape (texts, labels of the run)."""
-        raise NotImplementedError
+        return self.of(slice(start, stop))
 
     def chosen(self, label_ids: Tensor) -> Tensor:
         """Logits of the same labels for every text, given as (chosen,), or of labels per text, (texts, chosen)."""
-        raise NotImplementedError
+        return self.of(label_ids)
 
     def loss(self, labels: Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> Tensor:
         """
@@ -42,7 +47,8 @@ class LabelScores:
 
         Gradients are made in the forward pass ([`fused_loss`]): one backward pass per forward pass.
         """
-        raise NotImplementedError
+        compute = partial(self.compute_loss, labels=labels, loss_pair=loss_pair)
+        return fused_loss(compute, self.loss_inputs, 1 / (self.num_texts * self.num_labels))
 
     def all(self) -> Tensor:
         """Logits of all labels, of shape (texts, labels)."""
@@ -84,11 +90,7 @@ class MeanProbability(LabelScores):
         self.branches = branches
         first = next(iter(branches.values()))
         self.num_texts, self.num_labels = first.num_texts, first.num_labels
-
-    @property
-    def most_ranked(self) -> int:
-        """How many labels `top_k` can be asked for."""
-        return self.num_labels
+        self.most_ranked = self.num_labels  # how many labels `top_k` can be asked for
 
     @property
     def run_size(self) -> int:
@@ -194,11 +196,9 @@ class TopLabels:
         # Negative floats are ordered the other way round.
         ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
         keys = (ordered << 32).sub_(labels)
-        keys = keys.topk(min(self.k, keys.shape[1]), dim=1).values
         if self.keys is not None:
             keys = torch.cat([self.keys, keys], dim=1)
-            keys = keys.topk(min(self.k, keys.shape[1]), dim=1).values
-        self.keys = keys
+        self.keys = keys.topk(min(self.k, keys.shape[1]), dim=1).values
         return self
 
     def _best_blocks(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,9 +209,8 @@ class TopLabels:
         whole = logits.shape[1] // _BLOCK * _BLOCK
         blocks = logits[:, :whole].unflatten(1, (-1, _BLOCK))
         numbers = TopLabels(self.k).update(blocks.amax(dim=2), torch.arange(blocks.shape[1])).result()[1]
-        columns = (numbers.unsqueeze(2) * _BLOCK + torch.arange(_BLOCK)).flatten(1)
         rest = torch.arange(whole, logits.shape[1]).expand(logits.shape[0], -1)
-        columns = torch.cat([columns, rest], dim=1)
+        columns = torch.cat([(numbers.unsqueeze(2) * _BLOCK + torch.arange(_BLOCK)).flatten(1), rest], dim=1)
         return logits.gather(1, columns), labels[columns]
 
     def pad(self) -> None:
@@ -274,11 +273,6 @@ def check_label_counts(label_counts: Sequence[int] | Tensor, num_labels: int) ->
             f"zero, got {span} as {counts.dtype} of shape {tuple(counts.shape)}; `LabelSpace.counts` has them."
         )
     return counts
-
-
-def with_bias(logits: Tensor, bias: Tensor | None) -> Tensor:
-    """Logits and the biases of their labels, where these have some."""
-    return logits if bias is None else logits + bias
 
 
 def mean_probability_logits(logits: list[Tensor]) -> Tensor:

@@ -43,19 +43,18 @@ class SparseRows(LabelRows):
     sparse: bool = True
 
     def rows(self, label_ids: slice | Tensor) -> Tensor:
-        if isinstance(label_ids, slice):
-            return self.weight[label_ids]
-        return nn.functional.embedding(label_ids, self.weight, sparse=self.sparse)
+        is_run = isinstance(label_ids, slice)
+        return (
+            self.weight[label_ids] if is_run else nn.functional.embedding(label_ids, self.weight, sparse=self.sparse)
+        )
 
     def biases(self, label_ids: slice | Tensor) -> Tensor | None:
         if self.bias is None:
             return None
-        if isinstance(label_ids, slice):
-            return self.bias[label_ids].squeeze(-1)
         # The gradient of a sum is the same memory for all of its terms, and that of a lookup keeps it as it is: data
         # parallelism, which divides gradients in place as soon as they are there, would divide those of all terms. A
         # product has a gradient of its own.
-        return nn.functional.embedding(label_ids, self.bias, sparse=self.sparse).squeeze(-1) * 1.0
+        return SparseRows(self.bias, None, self.sparse).rows(label_ids).squeeze(-1) * 1.0
 
 
 @dataclass
@@ -103,29 +102,24 @@ class CandidateTree(nn.Module):
         # Labels in the order of the clusters, and the cluster of each label.
         self.register_buffer("label_order", torch.zeros(num_labels, dtype=torch.long))
         self.register_buffer("label_clusters", torch.zeros(num_labels, dtype=torch.long))
-        self._family_sizes: list[tuple[int, int]] | None = None
+        # Fewest and most children of the nodes of each level, once they are known: asking a device takes time.
+        self.family_sizes: list[tuple[int, int]] = []
 
     def child_starts(self, level: int) -> Tensor:
         return getattr(self, f"child_starts_{level}")  # (nodes of the level + 1,)
 
-    @property
-    def family_sizes(self) -> list[tuple[int, int]]:
-        """Fewest and most children of the nodes of each level; refuses a tree that is not there yet."""
-        # Kept once it is known, since asking a device takes time.
-        check_loaded(self)
-        if self._family_sizes is None:
-            if self.child_starts(len(self.level_sizes) - 1)[-1] != self.num_labels:
-                raise ValueError(
-                    "This model has no label tree yet: call `model.set_label_tree(tree.child_starts, "
-                    "tree.label_order)` with a tree of `glocal_xml.data.build_label_tree`."
-                )
-            numbers = [self.child_starts(level).diff() for level in range(len(self.level_sizes))]
-            self._family_sizes = [(number.min().item(), number.max().item()) for number in numbers]
-        return self._family_sizes
-
     def check(self) -> None:
         """Refuses a tree that is not there yet."""
-        _ = self.family_sizes
+        check_loaded(self)
+        if self.family_sizes:
+            return
+        numbers = [self.child_starts(level).diff() for level in range(len(self.level_sizes))]
+        if numbers[-1].sum() != self.num_labels:
+            raise ValueError(
+                "This model has no label tree yet: call `model.set_label_tree(tree.child_starts, tree.label_order)` "
+                "with a tree of `glocal_xml.data.build_label_tree`."
+            )
+        self.family_sizes = [(number.min().item(), number.max().item()) for number in numbers]
 
     @torch.no_grad()
     def set_tree(self, child_starts: Sequence[Tensor], label_order: Tensor) -> None:
@@ -150,7 +144,8 @@ class CandidateTree(nn.Module):
         self.label_order.copy_(label_order)
         clusters = torch.arange(sizes[-1]).repeat_interleave(child_starts[-1].diff())
         self.label_clusters[label_order] = clusters.to(self.label_clusters.device)
-        self._family_sizes = None
+        self.family_sizes = []
+        self.check()
 
     def ancestors(self, label_ids: Tensor) -> list[Tensor]:
         """The node of each level, from the top, that labels lie under; each of the shape of `label_ids`."""
@@ -211,18 +206,12 @@ def search(
     trained: range | None = None,
 ) -> tuple[dict[str, Tensor], Candidates]:
     """
-    From the top of the tree to candidate labels: at each level the children of the best nodes of the one above.
+    From the top of the tree to candidate labels: at each level the children of the best nodes of the one above, of
+    which `beam` are expanded, by the scores of the `levels` from the top. Gives the candidates below the last level.
 
-    Args:
-        tree: The tree.
-        levels: Scores of the nodes of each level from the top.
-        beam: How many nodes of each level to expand.
-        labels: In training, the labels of the texts: the nodes that lead to them are expanded in any case.
-        trained: The levels that have a loss, the labels being one more level; all by default. The search ends before
-            the first level that is not trained yet.
-
-    Returns:
-        A loss for each level that is trained, where there are labels, and the candidates below the last level.
+    With the `labels` of the texts, in training, the nodes that lead to them are expanded in any case, and each level
+    that is `trained`, the labels being one more level, has a loss by its name. All are by default; the search ends
+    before the first that is not trained yet.
     """
     tree.check()
     terms, nodes = {}, None
@@ -296,11 +285,11 @@ class TreeScores(MeanProbability):
             paths = product_logits(paths[:, self.tree.parents(level)], scores.all())
         return paths
 
-    def paths(self, label_ids: Tensor) -> Tensor:
-        """Logits of the ways down to labels, (texts, chosen); for labels per text the nodes on them alone."""
-        if label_ids.dim() == 1:
-            return self.all_paths[:, self.tree.label_clusters[label_ids]]
-        nodes_of_levels = zip(self.levels.values(), self.tree.ancestors(label_ids), strict=True)
+    def paths(self, labels: slice | Tensor) -> Tensor:
+        """Logits of the ways down to labels, (texts, labels); for labels per text the nodes on them alone."""
+        if isinstance(labels, slice) or labels.dim() == 1:
+            return self.all_paths[:, self.tree.label_clusters[labels]]
+        nodes_of_levels = zip(self.levels.values(), self.tree.ancestors(labels), strict=True)
         return reduce(product_logits, (scores.chosen(nodes) for scores, nodes in nodes_of_levels))
 
     @torch.no_grad()
@@ -323,9 +312,5 @@ class _BelowTree(LabelScores):
         # What words a label reads does not depend on the tree.
         return getattr(self.scores, name)
 
-    def run(self, start: int, stop: int) -> Tensor:
-        labels = torch.arange(start, stop, device=self.below.tree.label_clusters.device)
-        return product_logits(self.below.paths(labels), self.scores.run(start, stop))
-
-    def chosen(self, label_ids: Tensor) -> Tensor:
-        return product_logits(self.below.paths(label_ids), self.scores.chosen(label_ids))
+    def of(self, labels: slice | Tensor) -> Tensor:
+        return product_logits(self.below.paths(labels), self.scores.of(labels))

@@ -6,16 +6,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from .fused_loss import (
-    LossPair,
-    Precisions,
-    add_product,
-    at_least_float,
-    binary_cross_entropy_pair,
-    chunk_size,
-    fused_loss,
-)
-from .label_scores import LabelScores, pieces, with_bias
+from .fused_loss import LossAndGradients, LossPair, Precisions, add_product, at_least_float, chunk_size
+from .label_scores import LabelScores, pieces
 
 
 class LabelTable(nn.Linear):
@@ -54,6 +46,9 @@ class LabelRows:
 
     def biases(self, label_ids: slice | Tensor) -> Tensor | None:
         return None if self.bias is None else self.bias[label_ids]
+
+    def add_bias(self, logits: Tensor, label_ids: slice | Tensor) -> Tensor:
+        return logits if self.bias is None else logits + self.biases(label_ids)
 
 
 class Projection(nn.Linear):
@@ -135,27 +130,19 @@ class LinearScores(LabelScores):
         # With the label's embedding and its gradient, which should stay in the cache.
         per_label = 4 * (matrices * self.num_texts + 2 * document_embedding.shape[1])
         self.run_size = chunk_size(self.num_labels, per_label, chunk_bytes, document_embedding.device)
+        self.compute_loss = partial(linear_loss, chunk_size=self.run_size)
+        self.loss_inputs = (document_embedding, self.table.weight, self.table.bias)
 
-    def run(self, start: int, stop: int) -> Tensor:
-        logits = at_least_float(nn.functional.linear(self.document_embedding, self.table.weight[start:stop]))
-        return with_bias(logits, self.table.biases(slice(start, stop)))
-
-    def chosen(self, label_ids: Tensor) -> Tensor:
-        document_embedding, bias = self.document_embedding, self.table.biases(label_ids)
-        if label_ids.dim() == 1:
-            logits = document_embedding @ self.table.rows(label_ids).to(document_embedding.dtype).T
-            return with_bias(at_least_float(logits), bias)
+    def of(self, labels: slice | Tensor) -> Tensor:
+        documents, parts = self.document_embedding, []
+        if isinstance(labels, slice) or labels.dim() == 1:
+            logits = nn.functional.linear(documents, self.table.rows(labels).to(documents.dtype))
+            return self.table.add_bias(at_least_float(logits), labels)
         # In pieces: rows are gathered for each text.
-        logits = []
-        for ids in pieces(label_ids, self.run_size // self.num_texts):
-            embeddings = self.table.rows(ids).to(document_embedding.dtype)  # (texts, chosen, hidden)
-            logits.append((embeddings @ document_embedding.unsqueeze(-1)).squeeze(-1))
-        return with_bias(at_least_float(torch.cat(logits, dim=1)), bias)
-
-    def loss(self, labels: Tensor, loss_pair: LossPair = binary_cross_entropy_pair) -> Tensor:
-        compute = partial(linear_loss, labels=labels, chunk_size=self.run_size, loss_pair=loss_pair)
-        inputs = (self.document_embedding, self.table.weight, self.table.bias)
-        return fused_loss(compute, inputs, 1 / (self.num_texts * self.num_labels))
+        for ids in pieces(labels, self.run_size // self.num_texts):
+            embeddings = self.table.rows(ids).to(documents.dtype)  # (texts, chosen, hidden)
+            parts.append((embeddings @ documents.unsqueeze(-1)).squeeze(-1))
+        return self.table.add_bias(at_least_float(torch.cat(parts, dim=1)), labels)
 
 
 def linear_loss(
@@ -168,7 +155,7 @@ def linear_loss(
     labels: Tensor,
     chunk_size: int,
     loss_pair: LossPair,
-) -> tuple[Tensor, list[Tensor | None]]:
+) -> LossAndGradients:
     """Sum of the loss over all texts and labels, and its gradients by the first three inputs where `needed`."""
     low, high, backward = precisions
     inputs = (document_embedding, label_embeddings, label_bias)
@@ -178,9 +165,7 @@ def linear_loss(
     for start in range(0, len(label_embeddings), chunk_size):
         chunk = slice(start, start + chunk_size)
         embeddings = label_embeddings[chunk]  # (labels of the chunk, hidden)
-        logits = document_embedding @ embeddings.to(low).T  # (texts, labels of the chunk)
-        if low != high:
-            logits = at_least_float(logits)
+        logits = at_least_float(document_embedding @ embeddings.to(low).T)  # (texts, labels of the chunk)
         if label_bias is not None:
             logits += label_bias[chunk]
         loss, by_logits = loss_pair(logits, labels, start)

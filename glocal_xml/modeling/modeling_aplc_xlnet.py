@@ -31,15 +31,9 @@ class APLCXLNet(XMTCPreTrainedModel):
         super().__init__(config, encoder)
         self.summary = Projection(config.hidden_size, config.cluster_input_size)
         self.dropout = nn.Dropout(config.summary_dropout)
-        self.head = AdaptiveLabelClusters(
-            config.cluster_input_size,
-            config.num_labels,
-            config.label_chunk_bytes,
-            proportions=config.cluster_proportions,
-            decay=config.cluster_decay,
-            tail_norm=config.tail_norm,
-            bias=config.label_bias,
-        )
+        sizes = (config.cluster_input_size, config.num_labels, config.label_chunk_bytes)
+        clusters = (config.cluster_proportions, config.cluster_decay, config.tail_norm)
+        self.head = AdaptiveLabelClusters(*sizes, *clusters, config.label_bias)
         self.last_layer = config.num_hidden_layers
         self.layers = {self.last_layer}
         self.post_init()

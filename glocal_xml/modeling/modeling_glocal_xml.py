@@ -88,15 +88,11 @@ class Shortlist(MeanProbability):
 
     def __init__(self, scores: MeanProbability, size: int):
         super().__init__(scores.branches)
-        self.size = size
-
-    @property
-    def most_ranked(self) -> int:
-        return min(self.size, self.num_labels)
+        self.most_ranked = min(size, self.num_labels)
 
     @torch.no_grad()
     def top_k(self, k: int) -> Ranking:
-        if k > self.size:
-            raise ValueError(f"`top_k` is {k}, but the shortlist holds {self.size} labels: raise `config.shortlist`.")
-        best = self.branches["global"].top_k(min(self.size, self.num_labels))
-        return self.top_k_of(best.ids, k)[0]
+        if k > self.most_ranked:
+            size = self.most_ranked
+            raise ValueError(f"`top_k` is {k}, but the shortlist holds {size} labels: raise `config.shortlist`.")
+        return self.top_k_of(self.branches["global"].top_k(self.most_ranked).ids, k)[0]

@@ -1,7 +1,5 @@
 """GlocalXML with a label tree, for tens of thousands of labels and more."""
 
-from functools import partial
-
 from transformers import PreTrainedModel
 
 from .configuration_glocal_xml import GlocalXMLConfig
@@ -19,7 +17,7 @@ class GlocalXMLWithLabelTree(LabelTreeMixin, GlocalXMLForMultiLabel):
 
     def __init__(self, config: GlocalXMLConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config, encoder, SparseLabelTable)
-        self.make_label_tree(partial(self.linear_level, self.document_size))
+        self.make_label_tree()
         self.post_init()
 
     def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, text_ids=None, **answering):

@@ -1,6 +1,7 @@
 """LightAttention with a label tree: nodes are scored as labels are, and labels where the search leads."""
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
 
     def __init__(self, config: LightAttentionConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config, encoder, SparseLabelTable)
-        self.make_label_tree(self.make_head)
+        self.make_label_tree()
         self.label_level = len(config.tree_levels)
         self.level_encoders = None
         if config.negatives == "static":
@@ -43,6 +44,8 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
         if encoder is not None:
             for level_encoder in self.level_encoders or ():
                 level_encoder.load_state_dict(encoder.state_dict())
+
+    make_level = LightAttentionForMultiLabel.make_head
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -102,14 +105,12 @@ class LightAttentionWithLabelTree(LabelTreeMixin, LightAttentionForMultiLabel):
         """The texts as each level and last the labels read them, without levels that are not needed yet."""
         if self.level_encoders is None:
             return [self.encode(self.layers, *inputs, **answering)] * (self.label_level + 1)
-        texts, num_labels = [], self.config.num_labels
+        texts, options = [], (self.config.num_labels, self.config.document_pooling)
         for level, encoder in enumerate([*self.level_encoders, self.encoder][: trained.stop]):
-            if level in trained:
-                texts.append(encode_texts(encoder, self.layers, *inputs, num_labels, self.config.document_pooling))
-            else:
-                # A level that rests always gives the same scores.
-                with torch.no_grad(), evaluation_mode(encoder):
-                    texts.append(encode_texts(encoder, self.layers, *inputs, num_labels, self.config.document_pooling))
+            # A level that rests always gives the same scores.
+            learns, rest = level in trained, nullcontext if level in trained else evaluation_mode
+            with torch.set_grad_enabled(torch.is_grad_enabled() and learns), rest(encoder):
+                texts.append(encode_texts(encoder, self.layers, *inputs, *options))
         return texts
 
 

@@ -1,7 +1,5 @@
 """ME-XML with a label tree, for tens of thousands of labels and more."""
 
-from functools import partial
-
 import torch
 from transformers import PreTrainedModel
 
@@ -19,9 +17,9 @@ class MEXMLWithLabelTree(LabelTreeMixin, MEXMLForMultiLabel):
 
     def __init__(self, config: MEXMLConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config, encoder, SparseLabelTable)
-        self.last_layer = config.num_hidden_layers
+        self.last_layer, self.document_size = config.num_hidden_layers, config.hidden_size
         self.layers.add(self.last_layer)
-        self.make_label_tree(partial(self.linear_level, config.hidden_size))
+        self.make_label_tree()
         self.post_init()
 
     def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, text_ids=None, **answering):

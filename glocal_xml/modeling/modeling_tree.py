@@ -1,6 +1,6 @@
 """What the families with a label tree share: the tree, heads over the nodes of its levels, and how biases start."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,18 +22,18 @@ class LabelTreeMixin:
     Label tables have sparse gradients ([`SparseLabelTable`]): a step costs what its candidates cost.
     """
 
-    def make_label_tree(self, make_head: Callable[[int, type[nn.Module]], nn.Module]) -> None:
-        """The tree, and heads over the nodes of its levels, made from a number of nodes and the class of a table."""
-        self.label_tree = CandidateTree(self.config.num_labels, self.config.tree_levels)
+    def make_label_tree(self) -> None:
+        """The tree, and heads over the nodes of its levels."""
+        sizes = self.config.tree_levels
+        self.label_tree = CandidateTree(self.config.num_labels, sizes)
         # All nodes of the first level are scored, of the others candidates.
-        self.level_classifiers = nn.ModuleList(
-            make_head(size, SparseLabelTable if level else LabelTable)
-            for level, size in enumerate(self.config.tree_levels)
-        )
+        tables = [LabelTable, *[SparseLabelTable] * (len(sizes) - 1)]
+        self.level_classifiers = nn.ModuleList(map(self.make_level, sizes, tables))
 
-    def linear_level(self, size: int, num_nodes: int, table: type[nn.Module]) -> LinearHead:
-        """A head over the nodes of a level, from document embeddings of the given size."""
-        return LinearHead(size, num_nodes, self.config.label_chunk_bytes, self.config.label_bias, table)
+    def make_level(self, num_nodes: int, table: type[nn.Module]) -> nn.Module:
+        """A head over the nodes of a level, from document embeddings."""
+        options = (self.config.label_chunk_bytes, self.config.label_bias, table)
+        return LinearHead(self.document_size, num_nodes, *options)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -56,10 +56,7 @@ class LabelTreeMixin:
         self.label_tree.set_tree(child_starts, label_order)
 
     def start_label_bias(self, log_odds: Tensor) -> None:
-        """
-        Starts the biases of nodes and labels so that their product is the training probability of each label, as if
-        labels occurred independently of each other.
-        """
+        """Starts the biases of nodes and labels so that their product is the training probability of each label."""
         self.config.check_label_bias()
         *levels, labels = self.label_tree.bias_log_odds(log_odds)
         for head, odds in zip(self.level_classifiers, levels, strict=True):

@@ -154,16 +154,11 @@ class ExtremeMultiLabelPipeline(Pipeline):
         if threshold is not None and not (isinstance(threshold, Real) and 0 <= threshold <= 1):
             raise ValueError(f"`threshold` must lie in 0 to 1, or be {CALIBRATED!r}, got {threshold!r}.")
         candidate_ids = None if candidate_labels is None else self._label_ids(candidate_labels)
+        # A threshold decides how many labels a text has, not the configuration.
+        choice = {"top_k": top_k, "candidate_ids": candidate_ids, "open_end": None if threshold is None else True}
         stages = (
             {"windows": windows, "window_overlap": window_overlap},
-            {
-                "top_k": top_k,
-                "candidate_ids": candidate_ids,
-                "branch_scores": branch_scores,
-                "windows": windows,
-                # A threshold decides how many labels a text has, not the configuration.
-                "open_end": None if threshold is None else True,
-            },
+            {**choice, "branch_scores": branch_scores, "windows": windows},
             {"threshold": threshold, "branch_scores": branch_scores},
         )
         # What a call leaves out is as it was when the pipeline was made.
@@ -187,8 +182,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
         names = self.model.label_names
         # Made once for as long as the model keeps its names.
         if getattr(self, "_named", None) is None or self._named[0] is not names:
-            numbers = range(self.model.config.num_labels)
-            self._named = (names, {self._label_name(i): i for i in numbers})
+            self._named = (names, {self._label_name(i): i for i in range(self.model.config.num_labels)})
         return self._named[1]
 
     def _label_name(self, label: int) -> str:

@@ -172,16 +172,10 @@ def best_of_windows(
     candidate_ids: Tensor | None = None,
 ) -> WindowLabels:
     """
-    The best labels of texts, among those that are the best of a window or of one of its branches: all of them are
-    scored on each window.
-
-    Args:
-        model: The model, in evaluation mode.
-        fields: Token fields of the windows, (windows, tokens).
-        counts: How many windows each text has, one after the other.
-        score: Whether the `"max"` or the `"mean"` over windows is the score of a text.
-        top_k: How many labels of each text to return.
-        candidate_ids: The only labels to choose from, (candidates,); all by default.
+    The best labels of texts, of all or of candidates, (candidates,), from the token fields of their windows, (windows,
+    tokens), of which each text has so many (`counts`). The `score` of a text is the `"max"` or `"mean"` over windows.
+    What is the best of a window or of one of its branches is scored on all windows. The model must be in evaluation
+    mode.
     """
     parts = zip(*(values.split(_WINDOWS_AT_ONCE) for values in fields.values()), strict=True)
     batches = [dict(zip(fields, part, strict=True)) for part in parts]
