@@ -73,7 +73,7 @@ class RankedLabels:
                 "at least one."
             )
         highest = int(max(predicted.max(initial=0), true_ids.max(initial=0)))
-        num_labels = highest + 1 if num_labels is None else _whole_number(num_labels, "num_labels")
+        num_labels = highest + 1 if num_labels is None else _whole_number(num_labels, "num_labels", " or None")
         if highest >= num_labels:
             raise ValueError(
                 f"Label id {highest} is outside the {num_labels} labels: ids go from 0 to {num_labels - 1}. "
@@ -118,9 +118,9 @@ def _sorted_once(numbers: np.ndarray) -> np.ndarray:
     return numbers[np.diff(numbers, prepend=numbers[:1] - 1) > 0]
 
 
-def _whole_number(value: Any, name: str) -> int:
+def _whole_number(value: Any, name: str, otherwise: str = "") -> int:
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__") or value < 1:
-        raise ValueError(f"{name}={value!r} must be an integer of at least 1.")
+        raise ValueError(f"{name}={value!r} must be an integer of at least 1{otherwise}.")
     return operator.index(value)
 
 
