@@ -38,7 +38,7 @@ from glocal_xml.experts.name_texts import name_texts
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.experts import DENSE, LEXICAL, Blend
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
-from glocal_xml.training.frozen_encoder import EPOCHS, START_EPOCHS, train_on_embeddings
+from glocal_xml.training.frozen_encoder import train_on_embeddings
 
 from .token_columns import start_tokens, whole_rows, with_whole_texts
 
@@ -126,15 +126,7 @@ class RunExperts:
             "experts: %s fitted on %d texts in %.0f s", ", ".join(names), len(self._train.rows), time.time() - started
         )
 
-    def start_head(self, model: XMTCPreTrainedModel, seconds: float | None = None) -> None:
-        """Trains the global head on embeddings for a few epochs, before encoder and heads are trained together."""
-        self.train_heads(model, seconds, START_EPOCHS)
-        # The encoder will make others.
-        self._embedded = None
-
-    def train_heads(
-        self, model: XMTCPreTrainedModel, seconds: float | None = None, epochs: int = EPOCHS
-    ) -> dict[str, Any]:
+    def train_heads(self, model: XMTCPreTrainedModel, seconds: float | None = None) -> dict[str, Any]:
         """
         Makes embeddings of the training texts and of names of labels, and trains the head of a model on them
         ([`train_on_embeddings`]); the dense memory then takes the same embeddings.
@@ -142,7 +134,6 @@ class RunExperts:
         Args:
             model: The model, whose encoder stays as it is.
             seconds: Time to spend; with less than all texts need, a random part of them is taken.
-            epochs: How often the embeddings are read.
 
         Returns:
             What `results.json` tells of the training.
@@ -156,7 +147,7 @@ class RunExperts:
         left = None if seconds is None else seconds - passed
         embeddings, labels = self._embedded.embeddings, self._embedded.labels
         options: dict[str, Any] = {"num_texts": number, "seed": self.args.seed, "seconds": left, **shown}
-        facts = train_on_embeddings(model, embeddings, labels, epochs=epochs, **options)
+        facts = train_on_embeddings(model, embeddings, labels, **options)
         logger.info("head: %g epochs over embeddings in %.0f s", facts["epochs"], facts["seconds"])
         return facts
 

@@ -1,6 +1,7 @@
 """From texts and labels in memory to a pipeline that labels other texts, in one call."""
 
 import math
+import os
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ def fit(
     model_type: str = "glocal_xml",
     minutes: float | None = None,
     validation_size: float | None = None,
-    output_dir: str | None = None,
+    output_dir: str | os.PathLike | None = None,
     **options: Any,
 ) -> ExtremeMultiLabelPipeline:
     """
@@ -91,7 +92,7 @@ def fit(
         # A trained model brings its encoder, and keeps its configuration.
         settings["encoder"] = None
     with TemporaryDirectory() as folder, _own_random_numbers():
-        settings["output_dir"] = output_dir or folder
+        settings["output_dir"] = os.fspath(output_dir or folder)
         model_args, data_args, args = HfArgumentParser(_ARGUMENTS).parse_dict(settings)
         quieten(args)
         run(model_args, data_args, args, rows)

@@ -24,7 +24,7 @@ from glocal_xml.modeling import (
 from glocal_xml.modeling.encoder import position_limit
 from glocal_xml.trained_model import check_vocabulary, load_trained_model, plain_model_errors
 from glocal_xml.training.arguments import ModelArguments, XMTCTrainingArguments
-from glocal_xml.training.frozen_encoder import has_embedding_head, reads_one_embedding
+from glocal_xml.training.frozen_encoder import reads_one_embedding
 from glocal_xml.training.processes import check_processes
 
 from .prepare import encoder_path, follow_validation, settle_metrics
@@ -80,21 +80,9 @@ def may_freeze(model_args: ModelArguments, args: XMTCTrainingArguments) -> bool:
     chosen = {"branches", "document_layers"} & set(model_args.model_config)
     if chosen or model_args.model_type != "glocal_xml" or model_args.model or model_args.label_tree is not None:
         return False
-    return args.world_size == 1 and _is_sentence_encoder(model_args.encoder)
-
-
-def may_start(model: XMTCPreTrainedModel, model_args: ModelArguments, args: XMTCTrainingArguments) -> bool:
-    """
-    Whether the global head of a new model is first trained on the embeddings of a sentence encoder: then it knows
-    labels of few texts before the encoder changes. Without experts, as in the papers, all is trained together.
-    """
-    if not model_args.experts or model_args.model is not None or args.frozen_encoder is False or args.world_size > 1:
+    if args.world_size > 1 or model_args.encoder == WORD_ENCODER:
         return False
-    return has_embedding_head(model) and _is_sentence_encoder(model_args.encoder)
-
-
-def _is_sentence_encoder(name: str) -> bool:
-    return name != WORD_ENCODER and find_pooling(encoder_path(name), {}) is not None
+    return find_pooling(encoder_path(model_args.encoder), {}) is not None
 
 
 def check_frozen_encoder(model: XMTCPreTrainedModel, args: XMTCTrainingArguments) -> None:

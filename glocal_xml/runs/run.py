@@ -17,16 +17,7 @@ from glocal_xml.training.trainer import XMTCTrainer
 from glocal_xml.training.whole_checkpoints import last_good_checkpoint
 
 from .experts import RunExperts, blend_of_run
-from .model import (
-    build_model,
-    check_frozen_encoder,
-    check_length,
-    default_rates,
-    freeze_layers,
-    late_loss,
-    may_freeze,
-    may_start,
-)
+from .model import build_model, check_frozen_encoder, check_length, default_rates, freeze_layers, late_loss, may_freeze
 from .prepare import (
     check_arguments,
     follow_validation,
@@ -174,8 +165,8 @@ def run(
     plan = budget = None
     if trains_heads and args.minutes is not None:
         facts = (args, data_args, model, texts, tokenizer, started, experts.seconds, "dense" in experts.names)
-        plan = plan_time(*facts, may_freeze(model_args, args), may_start(model, model_args, args))
-        budget = TimeBudget(plan.start + plan.heads, args.warmup_steps if args.warmup_steps < 1 else 0.1)
+        plan = plan_time(*facts, may_freeze(model_args, args))
+        budget = TimeBudget(plan.heads, args.warmup_steps if args.warmup_steps < 1 else 0.1)
     is_frozen = trains_heads and bool(args.frozen_encoder if plan is None else plan.frozen)
     if is_frozen and model_args.model is None:
         # Without the local branch, which reads words.
@@ -217,8 +208,6 @@ def run(
         if is_frozen:
             report.add_training(experts.train_heads(model, None if plan is None else plan.heads))
         else:
-            if checkpoint is None and may_start(model, model_args, args) and (plan is None or plan.start):
-                experts.start_head(model, None if plan is None else plan.start)
             with resumable(args.output_dir):
                 trained = trainer.train(resume_from_checkpoint=checkpoint)
             report.add_training(trained.metrics | trainer.training_facts.facts)

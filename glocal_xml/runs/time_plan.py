@@ -22,13 +22,12 @@ _MOST_EPOCHS = 8
 _MEASURED_STEPS = 3
 # Held-out texts are predicted twice, to fit the blend and to judge it: about this part of a training step.
 _PREDICTION = 0.8
-# Of a training step, for an embedding; and most of the time of heads and encoder that embeddings may take, for the
-# dense memory and for the start of the head.
-_EMBEDDING, _MOST_EMBEDDING, _MOST_START = 0.3, 0.15, 0.25
+# Of a training step, for an embedding; and most of the time of heads and encoder that embeddings may take.
+_EMBEDDING, _MOST_EMBEDDING = 0.3, 0.15
 # What of the time embeddings may take where the encoder is frozen; and how many texts of a label, on average, are so
 # few that training the encoder spoils more than it gives (LLMs4Subjects, the only set of so many labels, was tried).
 _OF_FROZEN, _FEW_POSITIVES = 0.8, 20
-# A smaller part of the texts is not worth its time.
+# A dense memory of a smaller part of the texts is not worth its time.
 _LEAST_EMBEDDED = 0.5
 # What is kept back to fit the blend and to save the model.
 _SAVING = 2.0
@@ -41,13 +40,11 @@ class TimePlan(NamedTuple):
     Args:
         heads: Seconds to train heads and encoder; where the encoder is frozen, to make embeddings and train the head.
         dense: Seconds to make embeddings for the dense memory; 0 where that would be too little.
-        start: Seconds to train the head on embeddings before that; 0 where that would be too little.
         frozen: Whether the encoder stays as it is.
     """
 
     heads: float
     dense: float
-    start: float
     frozen: bool
 
 
@@ -61,7 +58,6 @@ def plan_time(
     expert_seconds: float,
     has_dense: bool,
     may_freeze: bool,
-    may_start: bool,
 ) -> TimePlan:
     """
     Plans what is left of `args.minutes`, where a second fit of the experts takes `expert_seconds`. Sets the length of
@@ -92,19 +88,15 @@ def plan_time(
     fits = positives < _FEW_POSITIVES and embedding * per_text(choices[-1]) <= 2 * left
     frozen = bool(args.frozen_encoder or (may_freeze and fits))
     # What embeddings add to reading all texts once.
-    reading = embedding if frozen else (1 + _EMBEDDING * (has_dense + may_start)) * len(train)
+    reading = embedding if frozen else (1 + _EMBEDDING * has_dense) * len(train)
     length = next((size for size in choices if reading * per_text(size) <= left), choices[-1])
     tokenizer.model_max_length, step = length, per_text(length)
     left = seconds_for_heads(seconds, refit, held_out * step * (_PREDICTION + _EMBEDDING * has_dense))
-
-    def for_embeddings(most: float) -> float:
-        """Seconds for embeddings of all texts, at most this part of what is left; 0 where that is too little."""
+    dense = 0.0
+    if has_dense and not frozen:
         needed = _EMBEDDING * step * len(train)
-        return min(needed, most * left) if most * left >= _LEAST_EMBEDDED * needed else 0.0
-
-    dense = for_embeddings(_MOST_EMBEDDING) if has_dense and not frozen else 0.0
-    start = for_embeddings(_MOST_START) / _OF_FROZEN if may_start and not frozen else 0.0
-    left -= dense + start
+        dense = min(needed, _MOST_EMBEDDING * left) if _MOST_EMBEDDING * left >= _LEAST_EMBEDDED * needed else 0.0
+    left -= dense
     if frozen:
         logger.info(
             "%.1f minutes for embeddings of texts of up to %d tokens and the head; the encoder stays as it is (there "
@@ -113,7 +105,7 @@ def plan_time(
             length,
             positives,
         )
-        return TimePlan(left, dense, start, True)
+        return TimePlan(left, dense, True)
     args.num_train_epochs = min(_MOST_EPOCHS, np.ceil(left / (step * len(train))))
     logger.info(
         "%.1f minutes for heads and encoder: about %d texts of up to %d tokens (%d tokens a second)",
@@ -122,7 +114,7 @@ def plan_time(
         length,
         speed,
     )
-    return TimePlan(left, dense, start, False)
+    return TimePlan(left, dense, False)
 
 
 def seconds_for_heads(seconds: float, refit: float, prediction: float) -> float:

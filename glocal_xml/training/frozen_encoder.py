@@ -13,25 +13,18 @@ from glocal_xml.modeling import GlocalXMLForMultiLabel, XMTCPreTrainedModel
 
 _BATCH = 256
 # An epoch takes seconds. Rates are for embeddings of unit length, since the step of a logit grows with their length.
-EPOCHS, _RATE, _OTHER_RATE, _WARMUP = 10, 0.1, 1e-3, 0.1
-# Of a head that is trained further together with the encoder: more of them were behind at P@3 in trials.
-START_EPOCHS = 3
-
-
-def has_embedding_head(model: XMTCPreTrainedModel) -> bool:
-    """Whether a model has a head over all labels that reads the document embedding of the last layer."""
-    config = model.config
-    return (
-        isinstance(model, GlocalXMLForMultiLabel)
-        and config.branches != "local"
-        and config.document_layers == 1
-        and not config.tree_levels
-    )
+_EPOCHS, _RATE, _OTHER_RATE, _WARMUP = 10, 0.1, 1e-3, 0.1
 
 
 def reads_one_embedding(model: XMTCPreTrainedModel) -> bool:
-    """Whether this head is all that a model trains besides its encoder."""
-    return has_embedding_head(model) and model.config.branches == "global"
+    """Whether all that a model trains besides its encoder is a head over the document embedding of the last layer."""
+    config = model.config
+    return (
+        isinstance(model, GlocalXMLForMultiLabel)
+        and config.branches == "global"
+        and config.document_layers == 1
+        and not config.tree_levels
+    )
 
 
 def train_on_embeddings(
@@ -40,7 +33,6 @@ def train_on_embeddings(
     labels: Sequence[Sequence[int]],
     *,
     num_texts: int | None = None,
-    epochs: int = EPOCHS,
     seed: int = 42,
     seconds: float | None = None,
     show_progress: bool = True,
@@ -51,12 +43,11 @@ def train_on_embeddings(
     what the encoder knows before the head has learned anything.
 
     Args:
-        model: A model that [`has_embedding_head`].
+        model: A model that [`reads_one_embedding`].
         embeddings: Document embeddings of the training texts, as `model.document_embeddings` makes them.
         labels: Label ids of each text.
         num_texts: How many of them, counted from the first, are texts. Others, such as names of labels, are scaled to
             the mean length of these: MiniLM's embeddings of names are five times as long. All by default.
-        epochs: How often all texts are read.
         seed: Decides the order of texts.
         seconds: Time to spend; the learning rate falls with it.
         show_progress: Whether to show a bar, on a terminal.
@@ -85,9 +76,9 @@ def train_on_embeddings(
     generator, padded = torch.Generator().manual_seed(seed), XMTCCollator.padded_ids(labels)
     per_epoch = -(-len(embeddings) // _BATCH)
     batches = (
-        batch for _ in range(epochs) for batch in torch.randperm(len(embeddings), generator=generator).split(_BATCH)
+        batch for _ in range(_EPOCHS) for batch in torch.randperm(len(embeddings), generator=generator).split(_BATCH)
     )
-    steps, losses, begun = epochs * per_epoch, [], time.monotonic()
+    steps, losses, begun = _EPOCHS * per_epoch, [], time.monotonic()
     bar = tqdm(batches, desc="training on embeddings", total=steps, disable=None if show_progress else True)
     for step, batch in enumerate(bar):
         passed = 0.0 if seconds is None else (time.monotonic() - begun) / max(seconds, 1e-3)

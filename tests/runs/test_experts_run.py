@@ -347,49 +347,19 @@ def test_a_frozen_encoder_needs_a_head_over_embeddings(flags, tmp_path, wrong, m
         main([*flags, *wrong])
 
 
-@pytest.fixture
-def sentence_encoder(tmp_path, encoder_folder):
-    """A sentence encoder: its embeddings are of use as they are."""
-    folder = shutil.copytree(encoder_folder, tmp_path / "encoder")
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    (folder / "modules.json").write_text('[{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]')
-    return str(folder)
-
-
 @pytest.mark.parametrize(("few", "frozen"), [(10**9, True), (0, False)])
 def test_a_budget_freezes_the_encoder_where_labels_have_few_texts(
-    flags, tmp_path, sentence_encoder, monkeypatch, few, frozen, caplog
+    flags, tmp_path, encoder_folder, monkeypatch, few, frozen, caplog
 ):
     monkeypatch.setattr("glocal_xml.runs.time_plan._FEW_POSITIVES", few)
+    # A sentence encoder: its embeddings are of use as they are.
+    encoder = shutil.copytree(encoder_folder, tmp_path / "encoder")
+    (encoder / "1_Pooling").mkdir()
+    (encoder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (encoder / "modules.json").write_text('[{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]')
     flags = without(without(without(flags, "--num_train_epochs"), "--model_config"), "--encoder")
-    options = ["--encoder", sentence_encoder, "--minutes", "0.2", "--output_dir", str(tmp_path / "run")]
+    options = ["--encoder", str(encoder), "--minutes", "0.2", "--output_dir", str(tmp_path / "run")]
     with caplog.at_level(logging.INFO):
         results = main([*flags, *options])
     assert ("the encoder stays as it is" in caplog.text) == frozen == ("train_runtime" not in results["training"])
     assert results["test"]["blend"]["precision@1"] > 0.9 and ("local" in results["test"]) != frozen
-
-
-@pytest.mark.parametrize(
-    ("options", "starts"),
-    [
-        ([], True),
-        (["--frozen_encoder", "false"], False),
-        (["--experts", "none"], False),
-        (["--model_config", '{"branches": "local"}'], False),
-    ],
-    ids=str,
-)
-def test_the_head_of_a_sentence_encoder_starts_on_its_embeddings(
-    flags, tmp_path, sentence_encoder, caplog, options, starts
-):
-    flags = without(without(flags, "--model_config"), "--encoder")
-    with caplog.at_level(logging.INFO):
-        main([*flags, "--encoder", sentence_encoder, *options, "--output_dir", str(tmp_path / "run")])
-    assert ("head: 3 epochs over embeddings" in caplog.text) == starts
-    if starts:
-        # The dense memory is made of embeddings of the trained encoder.
-        model, tokenizer = (auto.from_pretrained(tmp_path / "run") for auto in (AutoModel, AutoTokenizer))
-        row = json.loads(Path(flags[flags.index("--train_file") + 1]).read_text().splitlines()[0])
-        tokens = tokenizer(row["text"], truncation=True, return_tensors="pt")
-        assert model.dense.similarities(model.document_embeddings(**tokens)).max().item() == pytest.approx(1, abs=1e-4)

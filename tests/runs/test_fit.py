@@ -28,7 +28,7 @@ def fitted(rows, encoder_folder, tmp_path_factory):
         [row["labels"] for row in rows],
         encoder=encoder_folder,
         validation_size=8,
-        output_dir=str(folder),
+        output_dir=folder,
         num_train_epochs=6,
         learning_rate=2e-2,
         module_learning_rates={"encoder": 3e-3},
