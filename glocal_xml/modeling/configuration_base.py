@@ -53,8 +53,7 @@ class XMTCConfig(PreTrainedConfig):
             and read as elsewhere in Transformers, up to `max_logits_labels` labels.
         document_pooling: What stands for a text: its `"first"` token, its `"last"`, or the `"mean"` of all. By default
             the last where tokens see only those before them (Qwen, Llama, GPT-2), and for XLNet; the mean for
-            word_lstm; else the first.
-            `from_encoder` takes what the pooling module of a sentence-transformers folder says.
+            word_lstm; else the first. `from_encoder` takes what a sentence-transformers folder says.
         label_bias: Adds one bias per label to each branch. Started at the training log-odds (`model.start_label_bias`)
             it saves the epochs that otherwise go into pushing thousands of labels down. The papers have none.
         top_k: How many labels a prediction holds.
@@ -63,9 +62,8 @@ class XMTCConfig(PreTrainedConfig):
         label_chunk_bytes: Memory that the scores of one chunk of labels may take. It bounds memory and changes no
             result. By default 8 MB on a CPU, which stays in its cache, and 256 MB on an accelerator.
         initializer_range: Standard deviation of freshly made label embeddings.
-        lexical: Sizes of the lexical expert ([`LexicalExpert`]), set when it is fitted; `None` for none.
-        memory: Sizes of the memory expert ([`MemoryExpert`]), set when it is fitted; `None` for none.
-        dense: Sizes of the dense memory ([`DenseMemory`]), set when it is fitted; `None` for none.
+        lexical, memory, dense: Sizes of the experts ([`LexicalExpert`], [`MemoryExpert`], [`DenseMemory`]), set when
+            they are fitted; `None` for none.
         blend: What was fitted on held-out texts ([`Blend`]): `weights` of the branches, of the log `frequency` of a
             label and a `bias`; the `threshold` with the best F measure `f` (micro, macro or samples) and `beta`; the
             number of `texts`. Without it the probability of a label is the mean over the branches.
@@ -222,8 +220,7 @@ class XMTCConfig(PreTrainedConfig):
         check_least(self, 1, "num_labels", "top_k", "label_chunk_bytes")
         check_least(self, 0, "max_logits_labels")
         if self.document_pooling not in (None, *POOLINGS):
-            choices = ", ".join(POOLINGS)
-            raise ValueError(f"`document_pooling` must be one of {choices}, got {self.document_pooling!r}.")
+            raise ValueError(f"`document_pooling` must be one of {', '.join(POOLINGS)}, got {self.document_pooling}.")
 
     def validate_blend(self):
         if self.dense is not None and self.encoder is None:

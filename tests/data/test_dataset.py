@@ -133,7 +133,7 @@ def test_a_part_in_another_format_may_have_another_delimiter(tmp_path, cell):
 
 
 def test_rows_of_a_matrix_are_not_taken_for_names_without_a_word(tmp_path, caplog):
-    load_xmtc_dataset({"train": write(tmp_path / "a.jsonl", [{"text": "a", "labels": [0, 1, 0]}])})
+    load_xmtc_dataset({"train": write(tmp_path / "a.jsonl", [{"text": "a", "labels": "0,1,0"}])})
     assert "The only labels are 0 and 1" in caplog.text
 
 
