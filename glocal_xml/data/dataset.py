@@ -14,7 +14,6 @@ import numpy as np
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 
 from .label_space import LabelSpace
-from .near_duplicates import texts_to_hold_out
 from .readers import read_rows
 from .sources import ColumnReader, FileSource, LoadedSource, guess_label_delimiter
 
@@ -206,10 +205,9 @@ def _with_standard_columns(
 
 
 def split_validation(dataset: Dataset, *, fraction_or_size: float | int, seed: int) -> tuple[Dataset, Dataset]:
-    """Sets random texts aside ([`texts_to_hold_out`]) and returns (training part, validation part).
+    """Sets texts aside at random and returns (training part, validation part), each in its old order.
 
-    Both keep the order of the texts. `fraction_or_size` is a fraction when it lies between 0 and 1, a number of texts
-    when it is an integer from 1.
+    `fraction_or_size` is a fraction when it lies between 0 and 1, a number of texts when it is an integer from 1.
     """
     is_fraction = isinstance(fraction_or_size, float) and 0 < fraction_or_size < 1
     is_size = type(fraction_or_size) is int and fraction_or_size >= 1
@@ -222,8 +220,8 @@ def split_validation(dataset: Dataset, *, fraction_or_size: float | int, seed: i
         raise ValueError(
             f"{size} of {len(dataset)} texts for validation leave none for training; give less than {len(dataset)}"
         )
-    held_out = texts_to_hold_out(dataset["text"], size, seed)
-    return dataset.select(np.setdiff1d(np.arange(len(dataset)), held_out)), dataset.select(held_out)
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    return dataset.select(np.sort(order[size:])), dataset.select(np.sort(order[:size]))
 
 
 def tokenize(
