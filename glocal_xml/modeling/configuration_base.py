@@ -219,8 +219,8 @@ class XMTCConfig(PreTrainedConfig):
         """As all `validate_…`, run by `@strict` at construction and before saving."""
         check_least(self, 1, "num_labels", "top_k", "label_chunk_bytes")
         check_least(self, 0, "max_logits_labels")
-        if self.document_pooling not in (None, *POOLINGS):
-            raise ValueError(f"`document_pooling` must be one of {', '.join(POOLINGS)}, got {self.document_pooling}.")
+        if (pooling := self.document_pooling) not in (None, *POOLINGS):
+            raise ValueError(f"`document_pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}.")
 
     def validate_blend(self):
         if self.dense is not None and self.encoder is None:

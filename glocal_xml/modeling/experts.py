@@ -145,7 +145,8 @@ class TextMemory(nn.Module):
         """Log-odds of the votes for all labels, of shape (texts, labels)."""
         similarities, rows = self.similar(texts)
         weights = similarities.clamp(min=0) ** self.power
-        weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
+        # Votes of texts that are hardly similar sum to one as well.
+        weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
         which, places = run_places(self.label_starts, rows.flatten())
         cells = which // rows.shape[1] * self.num_labels + self.label_ids[places].long()
         votes = weights.new_zeros(len(rows) * self.num_labels).index_add_(0, cells, weights.flatten()[which])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from expert_models import FAMILY_CASES, NUM_LABELS, TREE_CASES, make_inputs, make_model
 from expert_texts import texts_that_tell_labels
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from plain_experts import logit
 from tiny_encoders import WORDS
@@ -50,6 +50,8 @@ def plain_votes(memory, embeddings, labels, text):
 
 
 @given(st.integers(1, 20), st.integers(1, 30), st.floats(0.5, 6), st.integers(0, 10**6))
+# A text that is hardly similar to any.
+@example(1, 1, 4.0, 3)
 def test_votes_are_those_of_a_plain_twin(texts, neighbors, power, seed):
     generator = torch.Generator().manual_seed(seed)
     embeddings = torch.randn(texts + 1, SIZE, generator=generator) + 2
