@@ -87,7 +87,7 @@ def license_notice(card: bytes) -> str | None:
         return None
     close = get_close_matches(str(unknown[0]).lower(), known, n=1)
     meant = f" Did you mean {close[0]}?" if close else ""
-    return f"The Hub knows no license {unknown[0]!r}; `--license other` is for those that it does not list.{meant}"
+    return f"The license {unknown[0]!r} is not one that the Hub lists: use `--license other` for it.{meant}"
 
 
 def card_name(results_path: Path, model_type: str) -> str:

@@ -136,7 +136,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
         if unknown:
             raise ValueError(
                 f"Unknown options {', '.join(unknown)}: there are top_k, threshold, candidate_labels, branch_scores, "
-                "windows and window_overlap. Long texts are cut off unasked; `tokenizer.model_max_length` says where."
+                "windows and window_overlap. Long texts are truncated to `tokenizer.model_max_length`."
             )
         if top_k is not None:
             if isinstance(top_k, bool) or not isinstance(top_k, Integral) or top_k < 1:

@@ -104,7 +104,7 @@ def fit(
 
 @contextmanager
 def _own_random_numbers() -> Iterator[None]:
-    """A run seeds all random numbers; those of the caller go on as if there had been none."""
+    """A run sets the seeds of all random numbers; the state of the caller is restored afterwards."""
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
         try:
