@@ -185,7 +185,11 @@ def test_a_dry_run_touches_no_network(hub, trained, tmp_path, monkeypatch, capsy
 
 @pytest.mark.parametrize(
     ("license", "notice"),
-    [(None, "names no license"), ("Apache 2.0", "license 'Apache 2.0' is not one.* Did you mean apache-2.0"), ("mit", None)],
+    [
+        (None, "names no license"),
+        ("Apache 2.0", "license 'Apache 2.0' is not.* Did you mean apache-2.0"),
+        ("mit", None),
+    ],
 )
 def test_a_license_that_nobody_knows_is_named(trained, tmp_path, monkeypatch, capsys, license, notice):
     monkeypatch.chdir(tmp_path)
