@@ -65,7 +65,7 @@ test-lowest:  ## Run the tests with the oldest versions that setup.cfg allows
 test-newest:  ## Run the tests with the newest versions
 	$(PYTHON) -m venv $(VENV)-newest
 	$(VENV)-newest/bin/python -m pip install --quiet --upgrade torch==2.13.0 --editable ".[dev]"
-	$(VENV)-newest/bin/python -m pytest
+	$(VENV)-newest/bin/python -m pytest --hypothesis-profile search
 
 quality: $(VENV)/.installed  ## Check lint, format and types
 	$(BIN)/ruff check $(SOURCES)

@@ -13,8 +13,10 @@ import torch
 from tiny_encoders import ENCODER_CONFIGS, SPECIAL, WORDS, papers_encoder
 from transformers import AutoModel, BertTokenizerFast
 
-# How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile("project", deadline=None)
+# The same examples in every run, so that a failure comes from the change that is tested. `--hypothesis-profile search`
+# looks for new ones. No deadline: how long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("project", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("project")
 # Tiny models gain nothing from more threads, and lose much where cores are shared.
 torch.set_num_threads(1)
