@@ -1,6 +1,7 @@
 """What the parsers of commands share: errors of one line, examples, and flags that are fields of dataclasses."""
 
 import argparse
+import logging
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
@@ -41,20 +42,16 @@ class CommandParser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see `{self.prog} --help`")
 
 
-def command_parser(command: str, description: str, examples: Sequence[str], **options: Any) -> CommandParser:
+def command_parser(command: str, text: str | None, **options: Any) -> CommandParser:
     """
-    A parser whose help ends with examples; flags are not abbreviated, so that a new one breaks no script.
-
-    Args:
-        command: Name of the command.
-        description: What it does, as paragraphs.
-        examples: Whole command lines without the leading `glocal-xml`.
-        options: Further options of a parser.
+    A parser with the help that a text holds (none where Python drops docstrings): paragraphs, then lines of examples
+    below `examples:`. Flags are not abbreviated, so that a new one breaks no script.
     """
+    description, _, examples = (text or "").partition("\n\nexamples:\n")
     return CommandParser(
         prog=f"glocal-xml {command}",
-        description="\n\n".join(fill(part, 110, break_on_hyphens=False) for part in description.split("\n\n")),
-        epilog="\n".join(["examples:", *(f"  glocal-xml {example}" for example in examples)]),
+        description="\n\n".join(fill(part.strip(), 110, break_on_hyphens=False) for part in description.split("\n\n")),
+        epilog=f"examples:\n{examples.rstrip()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         **options,
@@ -129,6 +126,11 @@ def add_overwrite(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--overwrite_output", type=boolean, nargs="?", const=True, default=False, metavar="true|false", help=what
     )
+
+
+def show_warnings() -> None:
+    """Shows warnings as lines on standard error, where results go to standard output."""
+    logging.basicConfig(format="glocal-xml: %(message)s", level=logging.WARNING, stream=sys.stderr)
 
 
 def hide_bars_off_terminal() -> None:

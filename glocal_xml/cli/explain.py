@@ -1,4 +1,16 @@
-"""`glocal-xml explain`: the words behind each label, and all else that adds to its score."""
+"""
+The best labels of texts, or given ones, each with the words that speak for it (+) or against it (-): what they add to
+its logit. Models with a blend also show what the whole text, similar training texts and the frequency of the label
+add, so that all numbers sum to the logit of the score. Models without one, with attention_scoring=mlp, show the words
+that a label read instead. A page (html) shows whole texts with these words marked, JSON has the place of every word.
+
+examples:
+  glocal-xml explain outputs/tags --text "a text editor for GNOME"
+  glocal-xml explain outputs/tags new.jsonl --labels uitoolkit::gtk role::program --num_words 8
+  glocal-xml explain outputs/tags new.csv --text_column abstract --output words.html
+  glocal-xml explain user/model --format json < lines.txt | jq '.labels[].words'
+  glocal-xml explain outputs/tags --text "a text editor for GNOME" --output words.png
+"""
 
 import argparse
 import io
@@ -109,21 +121,7 @@ FORMATS = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "explain",
-        "The best labels of texts, or given ones, each with the words that speak for it (+) or against it (-): "
-        "what they add to its logit. Models with a blend also show what the whole text, similar training texts and "
-        "the frequency of the label add, so that all numbers sum to the logit of the score. Models without one, "
-        "with attention_scoring=mlp, show the words that a label read instead. A page (html) shows whole texts "
-        "with these words marked, JSON has the place of every word.",
-        [
-            'explain outputs/tags --text "a text editor for GNOME"',
-            "explain outputs/tags new.jsonl --labels uitoolkit::gtk role::program --num_words 8",
-            "explain outputs/tags new.csv --text_column abstract --output words.html",
-            "explain user/model --format json < lines.txt | jq '.labels[].words'",
-            'explain outputs/tags --text "a text editor for GNOME" --output words.png',
-        ],
-    )
+    parser = command_parser("explain", __doc__)
     add_model(parser, "folder or Hub id of a model with a blend or label-word attention")
     add_texts(parser)
     parser.add_argument("--format", choices=list(WRITERS), help="of the output; by default what its name says")
