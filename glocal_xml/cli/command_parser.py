@@ -141,10 +141,15 @@ def hide_bars_off_terminal() -> None:
         transformers_logging.disable_progress_bar()
 
 
-def check_one_source(args: argparse.Namespace) -> None:
-    """Refuses a text beside a file of texts."""
+def input_rows(args: argparse.Namespace) -> Iterable[dict[str, Any]]:
+    """The text that was given as a row, or the rows of the file."""
+    from glocal_xml.data.text_rows import read_text_rows
+
     if args.text is not None and args.file is not None:
         raise ValueError(f"either `--text` or a file of texts, not both: leave out {args.file} or the option")
+    if args.text is not None:
+        return [{args.text_column: args.text}]
+    return read_text_rows(args.file or "-", file_format=args.input_format, text_column=args.text_column)
 
 
 def boolean(value: str) -> bool:

@@ -17,17 +17,9 @@ examples:
 import argparse
 import os
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .command_parser import (
-    add_model,
-    add_texts,
-    check_one_source,
-    command_parser,
-    hide_bars_off_terminal,
-    show_warnings,
-)
+from .command_parser import add_model, add_texts, command_parser, hide_bars_off_terminal, input_rows, show_warnings
 
 if TYPE_CHECKING:
     from glocal_xml.several_processes import Processes
@@ -47,7 +39,7 @@ def _predict(args: argparse.Namespace, processes: "Processes") -> None:
     from tqdm.auto import tqdm
 
     from glocal_xml.data.text_files import read_names
-    from glocal_xml.data.text_rows import read_text_rows, row_format, write_rows
+    from glocal_xml.data.text_rows import row_format, write_rows
     from glocal_xml.several_processes import own_device
     from glocal_xml.tagged_rows import joined, spread, tagged_rows
     from glocal_xml.trained_model import open_pipeline
@@ -65,13 +57,9 @@ def _predict(args: argparse.Namespace, processes: "Processes") -> None:
             "a table has columns for each label of a text: say how many at most by --top_k, or write all of them into "
             "one column by --label_delimiter"
         )
-    check_one_source(args)
-    if args.text is not None:
-        rows: Iterable[dict[str, Any]] = [{args.text_column: args.text}]
-    elif processes.number > 1 and args.file in (None, "-"):
+    if processes.number > 1 and args.text is None and args.file in (None, "-"):
         raise ValueError(f"{processes.number} processes cannot share standard input: give a file of texts")
-    else:
-        rows = read_text_rows(args.file or "-", file_format=args.input_format, text_column=args.text_column)
+    rows = input_rows(args)
     on_terminal = sys.stderr.isatty()
     hide_bars_off_terminal()
     # Each once.

@@ -93,19 +93,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show(args: argparse.Namespace) -> None:
     """Lists what would be published, and writes the card."""
-    from glocal_xml.hub import LEFT_OUT, check_space, folder_to_publish, model_files, space_files
-    from glocal_xml.hub.model_card import license_notice
-    from glocal_xml.hub.published_files import memory_notice
+    from glocal_xml.hub import check_space, folder_to_publish, model_files, notices, space_files
     from glocal_xml.hub.run_files import CARD_FILE
 
     space_id = check_space(args.repo_id, args.space, args.revision)
     with folder_to_publish(args.folder, args.leave_out_memory) as folder:
         files = model_files(folder, args.repo_id, license=args.license, language=args.language)
         _list_files(args.repo_id, files)
-        notice = LEFT_OUT if args.leave_out_memory else memory_notice(files)
-    for told in (notice, license_notice(files[CARD_FILE])):
-        if told is not None:
-            print(told)
+        told = notices(files, args.leave_out_memory)
+    for notice in told:
+        print(notice)
     if space_id is not None:
         _list_files(f"spaces/{space_id}", space_files(args.repo_id, space_id))
     card = _CARDS / f"{args.repo_id.split('/')[1]}.md"
