@@ -31,32 +31,32 @@ def branch_divergences(model: XMTCPreTrainedModel, batches: Iterable[dict[str, t
       eq. 6 of ME-XML with lambda = 1 on true labels and 0 on others, as in its figure 2.
     - `kl_per_positive`: the same sum divided by the number of true labels, free of how many labels a text has.
     """
-    sums = {pair: {"jsd": 0.0, "kl": 0.0} for pair in combinations(model.branch_names, 2)}
-    texts = positives = 0
+    jsd, kl = (dict.fromkeys(combinations(model.branch_names, 2), 0.0) for _ in range(2))
+    texts, positives, num_labels = 0, 0, model.config.num_labels
     with evaluation_mode(model):
         for batch in batches:
             inputs = {name: value.to(model.device) for name, value in batch.items()}
             labels = inputs.pop("labels")
             texts += len(labels)
-            positives += int(((labels >= 0) & (labels < model.config.num_labels)).sum())
-            if not sums:
+            positives += int(((labels >= 0) & (labels < num_labels)).sum())
+            if not jsd:
                 continue
             scores = model(**inputs, output_scores=True).scores
             for start, stop in scores.runs():
                 logits = {name: branch.run(start, stop).double() for name, branch in scores.branches.items()}
                 inside = (labels >= start) & (labels < stop)  # (texts, most labels of a text)
                 true = inside.nonzero()[:, 0], labels[inside] - start
-                for (first, second), total in sums.items():
-                    total["jsd"] += bernoulli_jsd(logits[first], logits[second]).sum().item()
-                    total["kl"] += bernoulli_kl(logits[first][true], logits[second][true]).sum().item()
+                for first, second in jsd:
+                    jsd[first, second] += bernoulli_jsd(logits[first], logits[second]).sum().item()
+                    kl[first, second] += bernoulli_kl(logits[first][true], logits[second][true]).sum().item()
     pairs = [
         {
             "first": first,
             "second": second,
-            "jsd": total["jsd"] / max(texts * model.config.num_labels, 1),
-            "kl_per_text": total["kl"] / max(texts, 1),
-            "kl_per_positive": total["kl"] / max(positives, 1),
+            "jsd": jsd[first, second] / max(texts * num_labels, 1),
+            "kl_per_text": kl[first, second] / max(texts, 1),
+            "kl_per_positive": kl[first, second] / max(positives, 1),
         }
-        for (first, second), total in sums.items()
+        for first, second in jsd
     ]
-    return {"texts": texts, "labels": model.config.num_labels, "positives": positives, "pairs": pairs}
+    return {"texts": texts, "labels": num_labels, "positives": positives, "pairs": pairs}

@@ -59,27 +59,27 @@ class MeasuredPoint:
 
 def real_changes(point: Point, model_args: ModelArguments) -> dict[str, Any]:
     """The changes of a point that do not hold in the recipe anyway: equal points of two studies are one run."""
-    defaults = {
-        field.name: field.default if field.default_factory is MISSING else field.default_factory()
-        for field in fields(config_class(model_args.model_type))
-    }
+    family = fields(config_class(model_args.model_type))
+    defaults = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in family}
     recipe = defaults | model_args.model_config
     return {name: value for name, value in point.changes.items() if name not in recipe or recipe[name] != value}
 
 
 def run_name(changes: dict[str, Any]) -> str:
     """Folder name of a run: `local_layer=0`, `experts=A-1,D-6--training_loss=collaborative`, or `as_recipe`."""
-    lists = {name: value if isinstance(value, list) else [value] for name, value in changes.items()}
-    written = {name: [f"{x:g}" if isinstance(x, float) else str(x) for x in values] for name, values in lists.items()}
-    return "--".join(f"{name}={','.join(values)}" for name, values in written.items()) or "as_recipe"
+
+    def written(value: Any) -> str:
+        if isinstance(value, list):
+            return ",".join(map(written, value))
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    return "--".join(f"{name}={written(value)}" for name, value in changes.items()) or "as_recipe"
 
 
 def rates_of_points(rates: dict[str, float], names_of_points: Iterable[list[str]]) -> list[dict[str, float]]:
     """
-    For each point the learning rates that decide a parameter of it.
-
-    A model without a local branch has no use for the rate of one, which a single run would take for a slip; a
-    pattern that decides nothing in any of the points still is one.
+    For each point the learning rates that decide a parameter of it: a model without a local branch has no use for the
+    rate of one, which a single run would take for a slip. A pattern that decides nothing in any of the points is one.
     """
     deciding = [deciding_patterns(names, rates) for names in names_of_points]
     if useless := set(rates).difference(*deciding):
@@ -118,18 +118,13 @@ def plan_runs(
 
 
 def measure_point(point: Point, arguments: Arguments, *, overwrite: bool, keep_model: bool) -> MeasuredPoint:
-    """
-    Trains, evaluates and measures a point, as far as that was not done before.
-
-    A run with other settings in its folder is deleted by leave (`overwrite`); weights are deleted in the end.
-    """
-    args = arguments[2]
-    folder = Path(args.output_dir)
+    """Trains, evaluates and measures a point, as far as that was not done before; its weights are deleted then."""
+    folder, seed = Path(arguments[2].output_dir), arguments[2].seed
     claim_folder(folder, run_settings(*arguments), overwrite=overwrite, further_files=[DIVERGENCES_FILE])
     results, divergences = read_json(folder / RESULTS_FILE), read_json(folder / DIVERGENCES_FILE)
     if results is not None and divergences is not None:
         logger.info("done before: %s", folder)
-        return MeasuredPoint(point, args.seed, folder, results, divergences)
+        return MeasuredPoint(point, seed, folder, results, divergences)
     if results is None or not (folder / "model.safetensors").is_file():
         results = train_or_resume(arguments)
     if "test" not in results:
@@ -145,7 +140,7 @@ def measure_point(point: Point, arguments: Arguments, *, overwrite: bool, keep_m
             (folder / CARD_FILE).unlink()
         for checkpoint in folder.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
-    return MeasuredPoint(point, args.seed, folder, results, divergences)
+    return MeasuredPoint(point, seed, folder, results, divergences)
 
 
 def _measure(arguments: Arguments, folder: Path) -> dict[str, Any]:

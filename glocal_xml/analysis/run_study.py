@@ -19,13 +19,8 @@ def plan_study(
     name: str, arguments: Arguments, *, layers: Sequence[int] | None = None, seeds: Sequence[int] | None = None
 ) -> list[tuple[Point, Arguments]]:
     """
-    The points of a study and the arguments of their runs; whatever can be refused is refused here.
-
-    Args:
-        name: Name of the study, of the family that the arguments name.
-        arguments: Those of the recipe that it is about.
-        layers: The layers of a sweep; all by default.
-        seeds: Train every point with each of these; that of the arguments by default.
+    The points of a study (of `layers`, for a sweep; all by default) and the arguments of their runs, with each of the
+    seeds; whatever can be refused is refused here.
     """
     model_args, data_args, args = arguments
     study = find_study(name, model_args.model_type)
@@ -52,13 +47,9 @@ def run_study(
     keep_models: bool = False,
 ) -> list[MeasuredPoint]:
     """
-    Trains and measures every point as far as that was not done before, and writes figures and tables.
-
-    Args:
-        name, arguments, layers, seeds: As in [`plan_study`].
-        command: What the summary says it was made by.
-        overwrite: Whether runs with other settings in the folders of points are deleted.
-        keep_models: Whether the weights of points stay once they are measured.
+    Trains and measures the points of [`plan_study`], as far as that was not done before; writes figures and tables,
+    with the command on their page. Runs with other settings in the folders of points are an error, or deleted by
+    `overwrite`; weights are deleted once they are measured, unless `keep_models`.
     """
     planned = plan_study(name, arguments, layers=layers, seeds=seeds)
     check_matplotlib()

@@ -5,31 +5,30 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from jinja2 import Template
 
 from glocal_xml.atomic_file import write_atomically
 from glocal_xml.data import BAND_LIMITS
 from glocal_xml.hub.model_card import band_limits, percent, ranks
 from glocal_xml.hub.run_files import BASELINE
 
-from .figures import write_csv, write_figures
+from .figures import write_figures
 from .points import MeasuredPoint
 from .studies import Study
 
 Row = dict[str, Any]
+_TEMPLATE = Path(__file__).with_name("summary.md.jinja")
 _DIVERGENCES = {"jsd": "JSD", "kl_per_text": "KL per text", "kl_per_positive": "KL per true label"}
-_DEFINITIONS = (
-    "P@k on the test texts, in percent. JSD is the mean over texts and labels of the Jensen-Shannon divergence of the "
-    "two branches' probabilities of a label. KL is KL(first || second) of these probabilities on the true labels of a "
-    "text, summed (per text) or averaged (per true label); all in nats."
-)
 
 
 def write_study(folder: Path, study: Study, points: Sequence[MeasuredPoint], command: str, data: str) -> str:
     """Writes figures, tables and `summary.md` of a study; returns what of it is worth a line in the log."""
     folder.mkdir(parents=True, exist_ok=True)
-    macro, rows = _macro_columns(points), _rows(points)
+    k = ranks(points[0].results["test"][BASELINE])[-1]
+    macro = {f"macro_{name}@{k}": f"macro {name[0].upper()}@{k}" for name in ("precision", "recall", "f1")}
+    rows = _rows(points, list(macro))
     for name, own in rows.items():
-        write_csv(folder / f"{name}.csv", pd.DataFrame(own))
+        write_atomically(folder / f"{name}.csv", pd.DataFrame(own).to_csv(index=False, lineterminator="\n"))
     # The label frequency is the same in all runs; the study is about the others.
     branches = [row for row in rows["branches"] if row["branch"] != BASELINE]
     branches.append({**points[0].head, "point": "", "branch": BASELINE, **points[0].results["test"][BASELINE]})
@@ -37,54 +36,40 @@ def write_study(folder: Path, study: Study, points: Sequence[MeasuredPoint], com
     finals = {measured.point.name: measured.final_branch for measured in points}
     bands = [{**row, "labels": row["band"]} for row in rows["bands"] if row["branch"] == finals[row["point"]]]
     by_band = _markdown(bands, ("point", "labels"), macro, percent)
-    limits, about = ", ".join(f"{band} {band_limits(band)}" for band in BAND_LIMITS), _subtitle(points, data)
-    parts = [
-        f"# {study.name}: {study.model_type} on {data}",
-        f"Reproduces {study.reproduces}.",
-        f"```\n{command}\n```",
-        about.replace("\n", "; ") + ".",
-        f"**In the paper**: {study.found}",
-        write_figures(folder, study, points, about),
-        f"## Precision\n\n{precision}",
-        f"## Labels by frequency\n\nTraining texts: {limits}. "
-        f"Percent, final ranking; `bands.csv` has every branch.\n\n{by_band}",
-    ]
     # Models of one branch have none.
-    if rows["divergences"]:
-        table = _markdown(rows["divergences"], ("point", "first", "second"), _DIVERGENCES, "{:.4g}".format)
-        parts.append(f"## Divergence of the branches\n\n{table}")
-    machines = [", ".join(f"{k} {v}" for k, v in measured.results["environment"].items()) for measured in points]
-    machine = "\n".join(f"- {one}" for one in dict.fromkeys(machines))
-    parts.append(f"## How it was measured\n\n{_DEFINITIONS}\n\n{machine}")
-    write_atomically(folder / "summary.md", "\n\n".join(parts) + "\n")
+    pairs = rows["divergences"]
+    divergences = pairs and _markdown(pairs, ("point", "first", "second"), _DIVERGENCES, "{:.4g}".format)
+    about = _subtitle(points, data)
+    template = Template(_TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, keep_trailing_newline=True)
+    page = template.render(
+        study=study,
+        data=data,
+        command=command,
+        about=about,
+        figures=write_figures(folder, study, points, about),
+        precision=precision,
+        limits=[f"{band} {band_limits(band)}" for band in BAND_LIMITS],
+        by_band=by_band,
+        divergences=divergences,
+        machines=dict.fromkeys(", ".join(f"{k} {v}" for k, v in m.results["environment"].items()) for m in points),
+    )
+    write_atomically(folder / "summary.md", page)
     return f"{study.reproduces}\n\n{precision}\n\n{by_band}"
 
 
-def _rows(points: Sequence[MeasuredPoint]) -> dict[str, list[Row]]:
-    """
-    Rows of every run by the file that they go to: the metrics of each branch and the divergences of each pair, as the
-    runs have them, and the macro averages of each branch by band of labels (table 3 of ME-XML).
-    """
-    heads = [{**m.head, "branch": branch} for m in points for branch in m.results["test"]]
-    metrics = [values for measured in points for values in measured.results["test"].values()]
-    bands = [
-        {**head, "band": band, **macro}
-        for head, values in zip(heads, metrics, strict=True)
-        for band in reversed(BAND_LIMITS)
-        # A band without labels has no metrics.
-        if (macro := {x: values[f"{x}_{band}"] for x in _macro_columns(points) if f"{x}_{band}" in values})
-    ]
-    return {
-        "branches": [head | values for head, values in zip(heads, metrics, strict=True)],
-        "divergences": [m.head | pair for m in points for pair in m.divergences["pairs"]],
-        "bands": bands,
-    }
-
-
-def _macro_columns(points: Sequence[MeasuredPoint]) -> dict[str, str]:
-    """Columns of the macro averages at the largest k, and their titles."""
-    k = ranks(points[0].results["test"][BASELINE])[-1]
-    return {f"macro_{name}@{k}": f"macro {name[0].upper()}@{k}" for name in ("precision", "recall", "f1")}
+def _rows(points: Sequence[MeasuredPoint], macro_averages: list[str]) -> dict[str, list[Row]]:
+    """Rows of every run by the file that they go to; those of bands are macro averages, as in table 3 of ME-XML."""
+    rows: dict[str, list[Row]] = {"branches": [], "divergences": [], "bands": []}
+    for measured in points:
+        rows["divergences"] += [measured.head | pair for pair in measured.divergences["pairs"]]
+        for branch, values in measured.results["test"].items():
+            head = {**measured.head, "branch": branch}
+            rows["branches"].append(head | values)
+            for band in reversed(BAND_LIMITS):
+                # A band without labels has no metrics.
+                if own := {name: values[f"{name}_{band}"] for name in macro_averages if f"{name}_{band}" in values}:
+                    rows["bands"].append({**head, "band": band, **own})
+    return rows
 
 
 def _subtitle(points: Sequence[MeasuredPoint], data: str) -> str:

@@ -1,4 +1,16 @@
-"""`glocal-xml analyse`: a study of a recipe, from training every point to figures and tables."""
+"""
+Trains every model of a study, measures it on the test texts, and writes figures (PNG, SVG) and tables (CSV, Markdown).
+An interrupted analysis resumes with the same command; a point that is done is not trained again, nor by another study
+with the same folder. All other options are those of `glocal-xml train --help`; of --output_dir, <study>/ holds figures
+and tables, runs/ a training run per point.
+
+Studies, their family, and what they reproduce (each also gives table 3 of ME-XML: macro P/R/F by label frequency):
+
+{studies}
+
+examples:
+  glocal-xml analyse layers examples/recipes/debtags/glocal_xml_part.yaml --layers 0 1 6 --output_dir outputs/layers
+"""
 
 import shlex
 from typing import TYPE_CHECKING
@@ -40,15 +52,7 @@ def main(argv: list[str]) -> "list[MeasuredPoint]":
 def _parser() -> CommandParser:
     studies = "\n\n".join(f"{study.name} ({study.model_type}): {study.reproduces}" for study in STUDIES)
     parser = command_parser(
-        "analyse",
-        "Trains every model of a study, measures it on the test texts, and writes figures (PNG, SVG) and tables "
-        "(CSV, Markdown). An interrupted analysis resumes with the same command; a point that is done is not "
-        "trained again, nor by another study with the same folder. All other options are those of `glocal-xml "
-        "train --help`; of --output_dir, <study>/ holds figures and tables, runs/ a training run per point.\n\n"
-        "Studies, their family, and what they reproduce (each also gives table 3 of ME-XML: macro P/R/F by label "
-        f"frequency):\n\n{studies}",
-        ["analyse layers examples/recipes/debtags/glocal_xml_part.yaml --layers 0 1 6 --output_dir outputs/layers"],
-        usage="%(prog)s STUDY [RECIPE.yaml] [OPTIONS]",
+        "analyse", (__doc__ or "").format(studies=studies), usage="%(prog)s STUDY [RECIPE.yaml] [OPTIONS]"
     )
     parser.add_argument("study", help="one of those above")
     parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers and experts: only these layers")

@@ -1,30 +1,26 @@
-"""`glocal-xml calibrate`: scores of a trained model made usable."""
+"""
+Makes the scores of a trained model probabilities: heads and experts, the frequency of a label and a bias are weighed
+by a logistic regression (the blend), and one threshold decides which labels are given. All of it is fitted on texts
+that the model has not seen: neither training texts nor those that its run held out, since the experts are fitted on
+these in the end. It is kept with the model, in place of what was there.
+
+examples:
+  glocal-xml calibrate outputs/tags validation.jsonl
+  glocal-xml calibrate outputs/tags validation.jsonl --f macro --figure reliability.png
+  glocal-xml calibrate outputs/tags validation.csv --text_column title --label_delimiter ';' --json
+"""
 
 import json
-import logging
-import sys
 from pathlib import Path
 
 from glocal_xml.arguments import DataArguments, ModelArguments
 
-from .command_parser import add_evaluation, command_parser, given
+from .command_parser import add_evaluation, command_parser, given, show_warnings
 
 
 def main(argv: list[str]) -> None:
     """Fits the blend and its threshold on the texts of a file, keeps them with the model, and reports."""
-    parser = command_parser(
-        "calibrate",
-        "Makes the scores of a trained model probabilities: heads and experts, the frequency of a label and a bias "
-        "are weighed by a logistic regression (the blend), and one threshold decides which labels are given. All "
-        "of it is fitted on texts that the model has not seen: neither training texts nor those that its run held "
-        "out, since the experts are fitted on these in the end. It is kept with the model, in place of what was "
-        "there.",
-        [
-            "calibrate outputs/tags validation.jsonl",
-            "calibrate outputs/tags validation.jsonl --f macro --figure reliability.png",
-            "calibrate outputs/tags validation.csv --text_column title --label_delimiter ';' --json",
-        ],
-    )
+    parser = command_parser("calibrate", __doc__)
     parser.add_argument("model", help="folder of the model")
     parser.add_argument("file", help="texts with labels, at least 50; none that the model was trained on")
     parser.add_argument(
@@ -57,7 +53,7 @@ def main(argv: list[str]) -> None:
     from glocal_xml.trained_model import load_trained_model
     from glocal_xml.training import XMTCTrainingArguments
 
-    logging.basicConfig(format="glocal-xml: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    show_warnings()
     folder = Path(options.model)
     check_average(options.f, options.beta)
     if options.candidates < 1:

@@ -1,6 +1,7 @@
 """What the parsers of commands share: errors of one line, examples, and flags that are fields of dataclasses."""
 
 import argparse
+import logging
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
@@ -41,20 +42,16 @@ class CommandParser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see `{self.prog} --help`")
 
 
-def command_parser(command: str, description: str, examples: Sequence[str], **options: Any) -> CommandParser:
+def command_parser(command: str, text: str | None, **options: Any) -> CommandParser:
     """
-    A parser whose help ends with examples; flags are not abbreviated, so that a new one breaks no script.
-
-    Args:
-        command: Name of the command.
-        description: What it does, as paragraphs.
-        examples: Whole command lines without the leading `glocal-xml`.
-        options: Further options of a parser.
+    A parser with the help that a text holds (none where Python drops docstrings): paragraphs, then lines of examples
+    below `examples:`. Flags are not abbreviated, so that a new one breaks no script.
     """
+    description, _, examples = (text or "").partition("\n\nexamples:\n")
     return CommandParser(
         prog=f"glocal-xml {command}",
-        description="\n\n".join(fill(part, 110, break_on_hyphens=False) for part in description.split("\n\n")),
-        epilog="\n".join(["examples:", *(f"  glocal-xml {example}" for example in examples)]),
+        description="\n\n".join(fill(part.strip(), 110, break_on_hyphens=False) for part in description.split("\n\n")),
+        epilog=f"examples:\n{examples.rstrip()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         **options,
@@ -131,6 +128,11 @@ def add_overwrite(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
+def show_warnings() -> None:
+    """Shows warnings as lines on standard error, where results go to standard output."""
+    logging.basicConfig(format="glocal-xml: %(message)s", level=logging.WARNING, stream=sys.stderr)
+
+
 def hide_bars_off_terminal() -> None:
     """Leaves out the progress bars of Transformers where nobody watches them."""
     from transformers.utils import logging as transformers_logging
@@ -139,10 +141,15 @@ def hide_bars_off_terminal() -> None:
         transformers_logging.disable_progress_bar()
 
 
-def check_one_source(args: argparse.Namespace) -> None:
-    """Refuses a text beside a file of texts."""
+def input_rows(args: argparse.Namespace) -> Iterable[dict[str, Any]]:
+    """The text that was given as a row, or the rows of the file."""
+    from glocal_xml.data.text_rows import read_text_rows
+
     if args.text is not None and args.file is not None:
         raise ValueError(f"either `--text` or a file of texts, not both: leave out {args.file} or the option")
+    if args.text is not None:
+        return [{args.text_column: args.text}]
+    return read_text_rows(args.file or "-", file_format=args.input_format, text_column=args.text_column)
 
 
 def boolean(value: str) -> bool:

@@ -1,4 +1,11 @@
-"""`glocal-xml demo`: the page of a model."""
+"""
+A web page for a trained model: the labels of a text, what led to them, and whole files tagged. On this machine only,
+it offers test texts of the run as examples. Programs can use its API (predict, explain, tag_file).
+
+examples:
+  glocal-xml demo outputs/tags --open
+  glocal-xml demo user/model --host 0.0.0.0 --port 8000
+"""
 
 import argparse
 import os
@@ -14,13 +21,7 @@ if TYPE_CHECKING:
 
 def main(argv: list[str]) -> None:
     """Serves the page until it is interrupted."""
-    parser = command_parser(
-        "demo",
-        "A web page for a trained model: the labels of a text, what led to them, and whole files tagged. On this "
-        "machine only, it offers test texts of the run as examples. Programs can use its API (predict, explain, "
-        "tag_file).",
-        ["demo outputs/tags --open", "demo user/model --host 0.0.0.0 --port 8000"],
-    )
+    parser = command_parser("demo", __doc__)
     parser.add_argument("model", help="folder or Hub id of the model")
     parser.add_argument(
         "--host",

@@ -1,4 +1,18 @@
-"""`glocal-xml ensemble`: several trained models, or the predictions of several systems, together."""
+"""
+Ranks labels by the mean of the probabilities of its members, which are all trained models or all files.
+
+Models: families, encoders, tokenizers and label trees may differ, the labels and their order may not. One model is in
+memory at a time.
+
+Files: predictions for the same texts in the same order, by any system: JSON lines as `predict --output` writes them,
+`omikuji test --out_path` (.txt), or the scores that PECOS saves (.npz). A label that a file does not have counts 0
+there, so let each have many labels of a text. To join models with files, let the models predict first.
+
+examples:
+  glocal-xml ensemble outputs/tree-0 outputs/tree-1 outputs/tree-2 --test_file test.jsonl
+  glocal-xml predict outputs/tags test.jsonl --top_k 50 --output ours.jsonl
+  glocal-xml ensemble ours.jsonl omikuji.txt --label_names_file outputs/tags/labels.txt --test_file test.jsonl
+"""
 
 from typing import Any
 
@@ -9,21 +23,7 @@ from .command_parser import add_evaluation, command_parser, given
 
 def main(argv: list[str]) -> dict[str, Any]:
     """Runs the ensemble that the arguments ask for and returns what `results.json` holds."""
-    parser = command_parser(
-        "ensemble",
-        "Ranks labels by the mean of the probabilities of its members, which are all trained models or all files.\n\n"
-        "Models: families, encoders, tokenizers and label trees may differ, the labels and their order may not. "
-        "One model is in memory at a time.\n\n"
-        "Files: predictions for the same texts in the same order, by any system: JSON lines as `predict --output` "
-        "writes them, `omikuji test --out_path` (.txt), or the scores that PECOS saves (.npz). A label that a file "
-        "does not have counts 0 there, so let each have many labels of a text. To join models with files, let the "
-        "models predict first.",
-        [
-            "ensemble outputs/tree-0 outputs/tree-1 outputs/tree-2 --test_file test.jsonl",
-            "predict outputs/tags test.jsonl --top_k 50 --output ours.jsonl",
-            "ensemble ours.jsonl omikuji.txt --label_names_file outputs/tags/labels.txt --test_file test.jsonl",
-        ],
-    )
+    parser = command_parser("ensemble", __doc__)
     parser.add_argument("members", nargs="+", metavar="MEMBER", help="models (folders or Hub ids) or prediction files")
     parser.add_argument("--test_file", metavar="FILE", help="texts with labels: metrics of the ensemble and of each")
     parser.add_argument("--predict_file", metavar="FILE", help="models: texts to predict labels for; labels optional")

@@ -1,4 +1,17 @@
-"""`glocal-xml estimate`: what a run would take, before anything is allocated."""
+"""
+What `glocal-xml train` would take with the same recipe and options: parameters, memory by part and at its peak,
+products of a step, and a guess of the time on this machine. Where the memory does not suffice, it proposes settings
+that fit. Nothing large is allocated: the model has shapes only, and parts of it are run in miniature for some seconds
+to see how fast the machine is. For training in single precision on CPUs, in one process.
+
+All other options are those of `glocal-xml train --help`. With a training file, texts and labels are counted as in
+training. What a label tree takes to be built is not part of it. word_lstm and static negatives are refused: what they
+take is not known. With level_epochs, all epochs are taken for those of the last level.
+
+examples:
+  glocal-xml estimate examples/recipes/debtags/glocal_xml.yaml --per_device_train_batch_size 64
+  glocal-xml estimate --encoder minilm --num_labels 500000 --max_length 128 --label_tree '{}' --memory_gb 16
+"""
 
 import argparse
 import dataclasses
@@ -106,23 +119,7 @@ def rendered(estimate: "Estimate", plan: "Plan", limit: int, found: "list[Propos
 
 
 def _parser() -> CommandParser:
-    parser = command_parser(
-        "estimate",
-        "What `glocal-xml train` would take with the same recipe and options: parameters, memory by part and at "
-        "its peak, products of a step, and a guess of the time on this machine. Where the memory does not suffice, "
-        "it proposes settings that fit. Nothing large is allocated: the model has shapes only, and parts of it are "
-        "run in miniature for some seconds to see how fast the machine is. For training in single precision on "
-        "CPUs, in one process.\n\n"
-        "All other options are those of `glocal-xml train --help`. With a training file, texts and labels are "
-        "counted as in training. What a label tree takes to be built is not part of it. word_lstm and static "
-        "negatives are refused: what they take is not known. With level_epochs, all epochs are taken for those of "
-        "the last level.",
-        [
-            "estimate examples/recipes/debtags/glocal_xml.yaml --per_device_train_batch_size 64",
-            "estimate --encoder minilm --num_labels 500000 --max_length 128 --label_tree '{}' --memory_gb 16",
-        ],
-        usage="%(prog)s [RECIPE.yaml] [OPTIONS]",
-    )
+    parser = command_parser("estimate", __doc__, usage="%(prog)s [RECIPE.yaml] [OPTIONS]")
     parser.add_argument(
         "--memory_gb",
         type=float,

@@ -1,29 +1,26 @@
-"""`glocal-xml evaluate`: metrics of a trained model on texts with labels."""
+"""
+Metrics of a trained model on texts with labels: of all branches together, of each, and of the most frequent labels for
+comparison.
+
+examples:
+  glocal-xml evaluate outputs/tags test.jsonl
+  glocal-xml evaluate user/model test.csv --text_column abstract --labels_column subjects --label_delimiter ';'
+  glocal-xml evaluate outputs/tags test.jsonl --metrics_at 1 5 10 --json > metrics.json
+  glocal-xml evaluate outputs/tags other.jsonl --output_dir outputs/tags-other
+"""
 
 import json
-import logging
-import sys
 from contextlib import nullcontext
 from tempfile import TemporaryDirectory
 
 from glocal_xml.arguments import DataArguments, ModelArguments
 
-from .command_parser import add_evaluation, command_parser, given
+from .command_parser import add_evaluation, command_parser, given, show_warnings
 
 
 def main(argv: list[str]) -> None:
     """Prints the metrics of a model on the texts of a file."""
-    parser = command_parser(
-        "evaluate",
-        "Metrics of a trained model on texts with labels: of all branches together, of each, and of the most "
-        "frequent labels for comparison.",
-        [
-            "evaluate outputs/tags test.jsonl",
-            "evaluate user/model test.csv --text_column abstract --labels_column subjects --label_delimiter ';'",
-            "evaluate outputs/tags test.jsonl --metrics_at 1 5 10 --json > metrics.json",
-            "evaluate outputs/tags other.jsonl --output_dir outputs/tags-other",
-        ],
-    )
+    parser = command_parser("evaluate", __doc__)
     parser.add_argument("model", help="folder or Hub id of the model")
     parser.add_argument("test_file", help="texts with labels, in any format that `train --test_file` takes")
     parser.add_argument(
@@ -43,7 +40,7 @@ def main(argv: list[str]) -> None:
     from glocal_xml.runs.run import quieten, run
     from glocal_xml.training import XMTCTrainingArguments
 
-    logging.basicConfig(format="glocal-xml: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    show_warnings()
     with TemporaryDirectory() if args.output_dir is None else nullcontext(args.output_dir) as folder:
         run_args = given(XMTCTrainingArguments, args, output_dir=folder)
         quieten(run_args)

@@ -1,4 +1,16 @@
-"""`glocal-xml explain`: the words behind each label, and all else that adds to its score."""
+"""
+The best labels of texts, or given ones, each with the words that speak for it (+) or against it (-): what they add to
+its logit. Models with a blend also show what the whole text, similar training texts and the frequency of the label
+add, so that all numbers sum to the logit of the score. Models without one, with attention_scoring=mlp, show the words
+that a label read instead. A page (html) shows whole texts with these words marked, JSON has the place of every word.
+
+examples:
+  glocal-xml explain outputs/tags --text "a text editor for GNOME"
+  glocal-xml explain outputs/tags new.jsonl --labels uitoolkit::gtk role::program --num_words 8
+  glocal-xml explain outputs/tags new.csv --text_column abstract --output words.html
+  glocal-xml explain user/model --format json < lines.txt | jq '.labels[].words'
+  glocal-xml explain outputs/tags --text "a text editor for GNOME" --output words.png
+"""
 
 import argparse
 import io
@@ -10,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from glocal_xml.atomic_file import write_atomically
 
-from .command_parser import add_model, add_texts, check_one_source, command_parser, hide_bars_off_terminal
+from .command_parser import add_model, add_texts, command_parser, hide_bars_off_terminal, input_rows
 
 if TYPE_CHECKING:
     from glocal_xml.explain import Explanation
@@ -21,14 +33,14 @@ STANDARD_OUTPUT = "-"
 def main(argv: list[str]) -> None:
     """Explains the labels of one text or of the texts of a file."""
     args = _parser().parse_intermixed_args(argv)
-    check_one_source(args)
+    rows = input_rows(args)
     if args.format is None:
         args.format = _format_by_name(args.output)
     if args.format == "figure" and args.output == STANDARD_OUTPUT:
         raise ValueError("a figure needs a file: name one by --output, such as --output words.png")
     if args.output != STANDARD_OUTPUT and not Path(args.output).absolute().parent.is_dir():
         raise ValueError(f"the folder of {args.output} does not exist; make it first")
-    WRITERS[args.format](_explanations(args), args.output)
+    WRITERS[args.format](_explanations(args, (row[args.text_column] for row in rows)), args.output)
 
 
 def _format_by_name(output: str) -> str:
@@ -38,21 +50,16 @@ def _format_by_name(output: str) -> str:
     return FORMATS[suffix]
 
 
-def _explanations(args: argparse.Namespace) -> Iterator["Explanation"]:
+def _explanations(args: argparse.Namespace, texts: Iterable[str]) -> Iterator["Explanation"]:
     """Explains one text after the other."""
     # What follows takes seconds, which the help need not.
     from tqdm.auto import tqdm
 
-    from glocal_xml.data.text_rows import read_text_rows
     from glocal_xml.explain import explain
     from glocal_xml.trained_model import open_pipeline
 
     on_terminal = sys.stderr.isatty()
     hide_bars_off_terminal()
-    texts: Iterable[str] = [args.text]
-    if args.text is None:
-        rows = read_text_rows(args.file or "-", file_format=args.input_format, text_column=args.text_column)
-        texts = (row[args.text_column] for row in rows)
     pipe = open_pipeline(args.model, device=args.device, revision=args.revision, token=args.token)
     options = {name: getattr(args, name) for name in ("labels", "top_k", "num_words", "max_length", "branch")}
     # A bar between lines on the same terminal would garble both.
@@ -109,21 +116,7 @@ FORMATS = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "explain",
-        "The best labels of texts, or given ones, each with the words that speak for it (+) or against it (-): "
-        "what they add to its logit. Models with a blend also show what the whole text, similar training texts and "
-        "the frequency of the label add, so that all numbers sum to the logit of the score. Models without one, "
-        "with attention_scoring=mlp, show the words that a label read instead. A page (html) shows whole texts "
-        "with these words marked, JSON has the place of every word.",
-        [
-            'explain outputs/tags --text "a text editor for GNOME"',
-            "explain outputs/tags new.jsonl --labels uitoolkit::gtk role::program --num_words 8",
-            "explain outputs/tags new.csv --text_column abstract --output words.html",
-            "explain user/model --format json < lines.txt | jq '.labels[].words'",
-            'explain outputs/tags --text "a text editor for GNOME" --output words.png',
-        ],
-    )
+    parser = command_parser("explain", __doc__)
     add_model(parser, "folder or Hub id of a model with a blend or label-word attention")
     add_texts(parser)
     parser.add_argument("--format", choices=list(WRITERS), help="of the output; by default what its name says")

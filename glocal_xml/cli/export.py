@@ -1,4 +1,11 @@
-"""`glocal-xml export`: a trained model as a program that needs torch alone, or as ONNX."""
+"""
+Write model.pt2, a program of torch.export with the probabilities of all labels, labels.txt and the tokenizer.
+`torch.export.load("model.pt2").module()(input_ids, attention_mask)` runs it.
+
+examples:
+  glocal-xml export outputs/tags --output_dir outputs/tags-program
+  glocal-xml export outputs/tags --output_dir outputs/tags-onnx --onnx --top_k 10
+"""
 
 from io import BytesIO
 from pathlib import Path
@@ -12,15 +19,7 @@ PROGRAM_FILE, ONNX_FILE = "model.pt2", "model.onnx"
 
 def main(argv: list[str]) -> None:
     """Writes the program, the names of its labels and its tokenizer to a folder."""
-    parser = command_parser(
-        "export",
-        f"Write {PROGRAM_FILE}, a program of torch.export with the probabilities of all labels, labels.txt "
-        f'and the tokenizer. `torch.export.load("{PROGRAM_FILE}").module()(input_ids, attention_mask)` runs it.',
-        [
-            "export outputs/tags --output_dir outputs/tags-program",
-            "export outputs/tags --output_dir outputs/tags-onnx --onnx --top_k 10",
-        ],
-    )
+    parser = command_parser("export", __doc__)
     parser.add_argument("model", help="folder or Hub id of a trained model without experts")
     parser.add_argument("--output_dir", metavar="FOLDER", required=True, help="folder for the program")
     parser.add_argument("--onnx", action="store_true", help=f"write {ONNX_FILE} instead (extra onnx)")

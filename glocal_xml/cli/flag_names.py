@@ -11,13 +11,7 @@ _WORD = re.compile(r"(?<![\w./'\"-])[a-z]\w*(?![\w/=('\"-]|\.\w)")
 
 
 def with_flags(message: str, argv: Sequence[str]) -> str:
-    """
-    A message in which arguments of Python functions are called by their flags: `--max_length` for `max_length`.
-
-    Args:
-        message: The message of an error.
-        argv: The command line; flags on it are known, too.
-    """
+    """A message that calls arguments, also those in `argv`, by their flags: `--max_length` for `max_length`."""
     if "see `glocal-xml " in message:
         # Of the parser of the command line, where arguments without flags have names, too.
         return message

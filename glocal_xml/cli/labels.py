@@ -1,4 +1,13 @@
-"""`glocal-xml labels`: other labels for a trained model."""
+"""
+Labels of a trained model added, removed or renamed; those that stay keep their scores. A new label starts as a copy of
+the one with the most similar name, and is learned by `glocal-xml train --model` on texts that have it: give them all
+of their labels, and mix in texts without new ones, or old labels are unlearned.
+
+examples:
+  glocal-xml labels outputs/tags --add new.txt --output_dir outputs/more-tags
+  glocal-xml labels outputs/tags --remove old.txt --rename names.tsv --output_dir outputs/other-tags
+  glocal-xml train --model outputs/more-tags --train_file more.jsonl --output_dir outputs/more-tags-trained
+"""
 
 import logging
 
@@ -9,18 +18,7 @@ logger = logging.getLogger("glocal_xml")
 
 def main(argv: list[str]) -> None:
     """Writes a trained model with other labels to a folder of its own."""
-    parser = command_parser(
-        "labels",
-        "Labels of a trained model added, removed or renamed; those that stay keep their scores. A new label "
-        "starts as a copy of the one with the most similar name, and is learned by `glocal-xml train --model` on "
-        "texts that have it: give them all of their labels, and mix in texts without new ones, or old labels are "
-        "unlearned.",
-        [
-            "labels outputs/tags --add new.txt --output_dir outputs/more-tags",
-            "labels outputs/tags --remove old.txt --rename names.tsv --output_dir outputs/other-tags",
-            "train --model outputs/more-tags --train_file more.jsonl --output_dir outputs/more-tags-trained",
-        ],
-    )
+    parser = command_parser("labels", __doc__)
     parser.add_argument("model", help="folder or Hub id of a trained model")
     parser.add_argument("--add", metavar="FILE", help="names of new labels, one per line")
     parser.add_argument("--remove", metavar="FILE", help="names of labels to take out, one per line")

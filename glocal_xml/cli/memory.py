@@ -1,4 +1,14 @@
-"""`glocal-xml memory`: texts that a trained model remembers, added and removed without training."""
+"""
+Texts that a model finds labels by (experts `memory` and `dense`) added or removed, in seconds and without training.
+Labels of added texts that the model does not have become labels of it, and are found from then on where a text is
+similar; `glocal-xml train --model` makes more of them. Without an option: how much is remembered.
+
+examples:
+  glocal-xml memory outputs/tags
+  glocal-xml memory outputs/tags --list | head
+  glocal-xml memory outputs/tags --add corrected.jsonl --output_dir outputs/tags-2
+  glocal-xml memory outputs/tags --remove numbers.txt --output_dir outputs/tags-2
+"""
 
 import json
 import logging
@@ -11,19 +21,7 @@ logger = logging.getLogger("glocal_xml")
 
 def main(argv: list[str]) -> None:
     """Shows the memory of a model, or writes the model with another one to a folder of its own."""
-    parser = command_parser(
-        "memory",
-        "Texts that a model finds labels by (experts `memory` and `dense`) added or removed, in seconds and without "
-        "training. Labels of added texts that the model does not have become labels of it, and are found from then "
-        "on where a text is similar; `glocal-xml train --model` makes more of them. Without an option: how much is "
-        "remembered.",
-        [
-            "memory outputs/tags",
-            "memory outputs/tags --list | head",
-            "memory outputs/tags --add corrected.jsonl --output_dir outputs/tags-2",
-            "memory outputs/tags --remove numbers.txt --output_dir outputs/tags-2",
-        ],
-    )
+    parser = command_parser("memory", __doc__)
     parser.add_argument("model", help="folder or Hub id of a trained model with the expert `memory` or `dense`")
     parser.add_argument("--add", metavar="FILE", help="texts with their labels, as for `glocal-xml train`")
     parser.add_argument("--text_column", default="text", help="column of the texts (default: %(default)s)")

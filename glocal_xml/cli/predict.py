@@ -1,13 +1,25 @@
-"""`glocal-xml predict`: texts in, rows with the names of their labels out."""
+"""
+The best labels of texts, by a trained model. Rows are written in their order, with all that they hold and their
+`predictions`: as JSON lines, or as CSV or TSV with the columns label_1, score_1, label_2, ... or all labels in one
+column. A text with nothing in it gets no labels. Cells that a spreadsheet would take for a formula get a ' in front.
+Several processes share the texts of a file, each on an accelerator where there are some; the output is the same:
+`torchrun --nproc_per_node 4 -m glocal_xml predict ...`, or by `accelerate launch`.
+
+examples:
+  glocal-xml predict outputs/tags new.jsonl --output tagged.jsonl
+  glocal-xml predict outputs/tags new.csv --text_column abstract --top_k 3 --output tagged.csv
+  glocal-xml predict outputs/tags new.csv --threshold calibrated --label_delimiter ';' --output tagged.csv
+  glocal-xml predict outputs/tags --text 'a small text editor for GNOME'
+  glocal-xml predict user/model --threshold calibrated < lines.txt | jq -r '.predictions[].label'
+  glocal-xml predict outputs/tags long.jsonl.gz --windows max --candidate_labels some_labels.txt
+"""
 
 import argparse
-import logging
 import os
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .command_parser import add_model, add_texts, check_one_source, command_parser, hide_bars_off_terminal
+from .command_parser import add_model, add_texts, command_parser, hide_bars_off_terminal, input_rows, show_warnings
 
 if TYPE_CHECKING:
     from glocal_xml.several_processes import Processes
@@ -26,12 +38,13 @@ def main(argv: list[str]) -> None:
 def _predict(args: argparse.Namespace, processes: "Processes") -> None:
     from tqdm.auto import tqdm
 
-    from glocal_xml.data.text_rows import read_text_rows, row_format, write_rows
+    from glocal_xml.data.text_files import read_names
+    from glocal_xml.data.text_rows import row_format, write_rows
     from glocal_xml.several_processes import own_device
     from glocal_xml.tagged_rows import joined, spread, tagged_rows
     from glocal_xml.trained_model import open_pipeline
 
-    logging.basicConfig(format="glocal-xml: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    show_warnings()
     file_format = row_format(args.output, args.format)
     if args.threshold is None and args.top_k is None:
         args.top_k = 5
@@ -44,19 +57,17 @@ def _predict(args: argparse.Namespace, processes: "Processes") -> None:
             "a table has columns for each label of a text: say how many at most by --top_k, or write all of them into "
             "one column by --label_delimiter"
         )
-    check_one_source(args)
-    if args.text is not None:
-        rows: Iterable[dict[str, Any]] = [{args.text_column: args.text}]
-    elif processes.number > 1 and args.file in (None, "-"):
+    if processes.number > 1 and args.text is None and args.file in (None, "-"):
         raise ValueError(f"{processes.number} processes cannot share standard input: give a file of texts")
-    else:
-        rows = read_text_rows(args.file or "-", file_format=args.input_format, text_column=args.text_column)
+    rows = input_rows(args)
     on_terminal = sys.stderr.isatty()
     hide_bars_off_terminal()
+    # Each once.
+    candidates = None if args.candidate_labels is None else list(dict.fromkeys(read_names(args.candidate_labels)))
     options = {
         "top_k": args.top_k,
         "threshold": args.threshold,
-        "candidate_labels": None if args.candidate_labels is None else _label_names(args.candidate_labels),
+        "candidate_labels": candidates,
         "branch_scores": args.branch_scores,
         "windows": args.windows,
     }
@@ -73,7 +84,7 @@ def _predict(args: argparse.Namespace, processes: "Processes") -> None:
         _check_delimiter(args.label_delimiter, pipe.model.label_names)
         tagged = (joined(row, args.labels_column, args.label_delimiter) for row in tagged)
     elif file_format != "jsonl":
-        limits = (args.top_k, pipe.model.config.num_labels, len(options["candidate_labels"] or []) or args.top_k)
+        limits = (args.top_k, pipe.model.config.num_labels, len(candidates or []) or args.top_k)
         branches = pipe.model.branch_names if args.branch_scores else []
         tagged = (spread(row, min(limits), branches) for row in tagged)
     # In the other processes there is nothing to write, but texts to tag.
@@ -87,31 +98,8 @@ def _check_delimiter(delimiter: str, names: list[str] | None) -> None:
         raise ValueError(f"--label_delimiter {delimiter!r} {reason}: give another one, such as '|'")
 
 
-def _label_names(path: str) -> list[str]:
-    """Names of labels, one per line, each once."""
-    from glocal_xml.data.text_files import read_names
-
-    return list(dict.fromkeys(read_names(path)))
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "predict",
-        "The best labels of texts, by a trained model. Rows are written in their order, with all that they hold "
-        "and their `predictions`: as JSON lines, or as CSV or TSV with the columns label_1, score_1, label_2, ... "
-        "or all labels in one column. A text with nothing in it gets no labels. Cells that a spreadsheet would "
-        "take for a formula get a ' in front. Several processes share the texts of a file, each on an accelerator "
-        "where there are some; the output is the same: `torchrun --nproc_per_node 4 -m glocal_xml predict ...`, or "
-        "by `accelerate launch`.",
-        [
-            "predict outputs/tags new.jsonl --output tagged.jsonl",
-            "predict outputs/tags new.csv --text_column abstract --top_k 3 --output tagged.csv",
-            "predict outputs/tags new.csv --threshold calibrated --label_delimiter ';' --output tagged.csv",
-            "predict outputs/tags --text 'a small text editor for GNOME'",
-            "predict user/model --threshold calibrated < lines.txt | jq -r '.predictions[].label'",
-            "predict outputs/tags long.jsonl.gz --windows max --candidate_labels some_labels.txt",
-        ],
-    )
+    parser = command_parser("predict", __doc__)
     add_model(parser)
     add_texts(parser)
     parser.add_argument(

@@ -1,14 +1,24 @@
-"""`glocal-xml publish`: a trained model on the Hub."""
+"""
+Publish a trained model on the Hub in one commit: weights, tokenizer, label names, code, results and card. With the
+experts `memory` and `dense`, bags of token ids and embeddings of the training texts and their labels are among the
+weights.
+
+examples:
+  glocal-xml publish outputs/tags user/tags --dry-run
+  glocal-xml publish outputs/tags user/tags --private --license apache-2.0 --language en
+  glocal-xml publish outputs/tags user/tags --revision v2 --message 'Two more epochs'
+  glocal-xml publish outputs/tags user/tags --space
+  glocal-xml publish outputs/tags user/tags --leave_out_memory
+"""
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glocal_xml.atomic_file import write_atomically
 
-from .command_parser import command_parser
+from .command_parser import command_parser, show_warnings
 
 if TYPE_CHECKING:
     from glocal_xml.hub.published_files import Files
@@ -27,7 +37,7 @@ def main(argv: list[str]) -> None:
     if args.dry_run:
         _show(args)
         return
-    logging.basicConfig(format="glocal-xml: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    show_warnings()
     if not sys.stderr.isatty():
         disable_progress_bars()
     published = publish(
@@ -50,19 +60,7 @@ def main(argv: list[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "publish",
-        "Publish a trained model on the Hub in one commit: weights, tokenizer, label names, code, results and "
-        "card. With the experts `memory` and `dense`, bags of token ids and embeddings of the training texts and "
-        "their labels are among the weights.",
-        [
-            "publish outputs/tags user/tags --dry-run",
-            "publish outputs/tags user/tags --private --license apache-2.0 --language en",
-            "publish outputs/tags user/tags --revision v2 --message 'Two more epochs'",
-            "publish outputs/tags user/tags --space",
-            "publish outputs/tags user/tags --leave_out_memory",
-        ],
-    )
+    parser = command_parser("publish", __doc__)
     parser.add_argument("folder", help="folder of the run")
     parser.add_argument("repo_id", help="user/name or organisation/name; made where it does not exist")
     parser.add_argument("--private", action="store_true", help="for the owner's eyes alone")
@@ -95,19 +93,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show(args: argparse.Namespace) -> None:
     """Lists what would be published, and writes the card."""
-    from glocal_xml.hub import LEFT_OUT, check_space, folder_to_publish, model_files, space_files
-    from glocal_xml.hub.model_card import license_notice
-    from glocal_xml.hub.published_files import memory_notice
+    from glocal_xml.hub import check_space, folder_to_publish, model_files, notices, space_files
     from glocal_xml.hub.run_files import CARD_FILE
 
     space_id = check_space(args.repo_id, args.space, args.revision)
     with folder_to_publish(args.folder, args.leave_out_memory) as folder:
         files = model_files(folder, args.repo_id, license=args.license, language=args.language)
         _list_files(args.repo_id, files)
-        notice = LEFT_OUT if args.leave_out_memory else memory_notice(files)
-    for told in (notice, license_notice(files[CARD_FILE])):
-        if told is not None:
-            print(told)
+        told = notices(files, args.leave_out_memory)
+    for notice in told:
+        print(notice)
     if space_id is not None:
         _list_files(f"spaces/{space_id}", space_files(args.repo_id, space_id))
     card = _CARDS / f"{args.repo_id.split('/')[1]}.md"

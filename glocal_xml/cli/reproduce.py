@@ -1,4 +1,18 @@
-"""`glocal-xml reproduce`: a table of a paper, with measured and published numbers."""
+"""
+Trains the models of a table of a paper, as the paper did, and prints what it measures beside what the paper says.
+First it reads the data: format, checksums, and sizes, with a warning where they are not those of the paper. Run an
+interrupted command again to resume it; finished runs are not repeated.
+
+All other options are those of `glocal-xml train --help` and override the recipe in all runs. docs/reproduce.md says
+where each data set can be found.
+
+Recipes: {recipes}.
+
+examples:
+  glocal-xml reproduce glocal_xml/eurlex4k --data_dir data/eurlex4k
+  glocal-xml reproduce glocal_xml/eurlex4k --dry-run
+  glocal-xml reproduce me_xml/wiki10_31k --members two_experts --per_device_eval_batch_size 16
+"""
 
 from typing import TYPE_CHECKING
 
@@ -45,19 +59,7 @@ def main(argv: list[str]) -> "list[ComparedNumber]":
 
 def _parser() -> CommandParser:
     parser = command_parser(
-        "reproduce",
-        "Trains the models of a table of a paper, as the paper did, and prints what it measures beside what the paper "
-        "says. First it reads the data: format, checksums, and sizes, with a warning where they are not those of the "
-        "paper. Run an interrupted command again to resume it; finished runs are not repeated.\n\n"
-        "All other options are those of `glocal-xml train --help` and override the recipe in all runs. "
-        "docs/reproduce.md says where each data set can be found.\n\n"
-        f"Recipes: {', '.join(recipe_names())}.",
-        [
-            "reproduce glocal_xml/eurlex4k --data_dir data/eurlex4k",
-            "reproduce glocal_xml/eurlex4k --dry-run",
-            "reproduce me_xml/wiki10_31k --members two_experts --per_device_eval_batch_size 16",
-        ],
-        usage="%(prog)s RECIPE [OPTIONS]",
+        "reproduce", (__doc__ or "").format(recipes=", ".join(recipe_names())), usage="%(prog)s RECIPE [OPTIONS]"
     )
     parser.add_argument("recipe", help="one of those above, or the path of a .yaml file like theirs")
     parser.add_argument(

@@ -1,4 +1,16 @@
-"""`glocal-xml train`: one run from files to results."""
+"""
+Train, evaluate and predict; what is done follows from the files that are given. A recipe is a YAML file with the names
+of these options; flags override it. All other arguments of Transformers' TrainingArguments are options too, such as
+--max_steps or --gradient_accumulation_steps: `glocal-xml train --help_all` lists them.
+
+examples:
+  glocal-xml train --encoder minilm --minutes 10 --train_file train.jsonl --test_file test.jsonl
+  glocal-xml train --encoder minilm --num_train_epochs 3 --train_file train.jsonl --output_dir outputs/three-epochs
+  glocal-xml train --encoder none --train_file train.jsonl --output_dir outputs/linear
+  glocal-xml train examples/recipes/debtags/glocal_xml.yaml --num_train_epochs 1 --output_dir outputs/one-epoch
+  glocal-xml train --model outputs/tags --train_file more.jsonl --output_dir outputs/tags-further
+  glocal-xml train recipe.yaml --resume_from_checkpoint last
+"""
 
 import sys
 from typing import Any
@@ -28,22 +40,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any] | None:
 
 def _parser() -> CommandParser:
     """For the help alone: a run also takes a recipe, and all arguments of Trainer."""
-    parser = command_parser(
-        "train",
-        "Train, evaluate and predict; what is done follows from the files that are given. A recipe is a YAML file "
-        "with the names of these options; flags override it. All other arguments of Transformers' "
-        "TrainingArguments are options too, such as --max_steps or --gradient_accumulation_steps: `glocal-xml "
-        "train --help_all` lists them.",
-        [
-            "train --encoder minilm --minutes 10 --train_file train.jsonl --test_file test.jsonl",
-            "train --encoder minilm --num_train_epochs 3 --train_file train.jsonl --output_dir outputs/three-epochs",
-            "train --encoder none --train_file train.jsonl --output_dir outputs/linear",
-            "train examples/recipes/debtags/glocal_xml.yaml --num_train_epochs 1 --output_dir outputs/one-epoch",
-            "train --model outputs/tags --train_file more.jsonl --output_dir outputs/tags-further",
-            "train recipe.yaml --resume_from_checkpoint last",
-        ],
-        usage="%(prog)s [RECIPE.yaml] [OPTIONS]",
-    )
+    parser = command_parser("train", __doc__, usage="%(prog)s [RECIPE.yaml] [OPTIONS]")
     parser.add_argument("--help_all", action="store_true", help="show the arguments of Trainer too, and exit")
     for kind in (ModelArguments, DataArguments, TrainingOptions):
         add_fields(parser.add_argument_group(kind._argument_group_name), kind)

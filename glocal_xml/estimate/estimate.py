@@ -1,7 +1,6 @@
-"""The estimate of a run: memory, products and time of its steps, encoder, heads and optimiser together."""
+"""What a run takes: memory, products and time of its steps, encoder, heads and optimiser together."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,7 +10,7 @@ from glocal_xml.modeling import XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.training import XMTCTrainingArguments
 
 from .miniatures import encoder_seconds, optimizer_seconds, planned_heads
-from .planned_model import MOMENTS, EncoderTrace, optimizer_of, plan_model, trace_encoder
+from .planned_model import MOMENTS, optimizer_of, plan_model, trace_encoder
 from .workload import Workload
 
 # Names, index and counts of the label space, measured on half a million short names.
@@ -22,19 +21,19 @@ _BYTES_OF_A_TOKEN = 6
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will take; numbers of parameters, bytes, operations and seconds are given by part."""
+    """
+    What a run will take, by part: parameters; bytes of a training step when it needs most, with their sum as `peak`;
+    floating-point operations of the products of an average batch; seconds of a step, with their sum as `all`.
+    """
 
     parameters: dict[str, int]
-    # When a training step needs most; their sum is `peak`.
     memory_bytes: dict[str, int]
     # Share of the rows of sparse label tables that are updated; None without such tables.
     rows_in_play_in_an_epoch: float | None
     texts_of_a_batch: int
     # That a text of an average batch is padded to.
     tokens_of_a_text: int
-    # Floating-point operations of the products of such a batch.
     step_flops: dict[str, float]
-    # Their sum is `all`.
     step_seconds: dict[str, float]
     # Of the optimiser, in the whole run.
     steps: int
@@ -49,28 +48,30 @@ def estimate_run(config: XMTCConfig, workload: Workload, args: XMTCTrainingArgum
     texts = min(args.per_device_train_batch_size, workload.num_texts)
     tokens = math.ceil(workload.padded_length(texts, args.train_sampling_strategy == "group_by_length"))
     trace = trace_encoder(model, texts, tokens, workload.token_types)
-    heads = {head.name: head.costs(workload, texts, tokens) for head in planned_heads(model)}
-    seconds = {"encoder": encoder_seconds(model, texts, tokens, trace.flops)}
-    seconds |= {name: head_seconds for name, (_, head_seconds) in heads.items()}
-    # A forward pass has a third of the products of a step: gradients by inputs and by weights are the others.
-    evaluation = workload.number_of_evaluated(args) * sum(seconds.values()) / texts / 3
-    seconds = {name: args.gradient_accumulation_steps * part for name, part in seconds.items()}
-    dense, sparse = _trained(model, trace)
-    seconds["optimiser"] = _numbers(dense) * optimizer_seconds(model, args, sparse=False)
-    if sparse:
+    costs = {"encoder": (trace.flops, encoder_seconds(model, texts, tokens, trace.flops))}
+    costs |= {head.name: head.costs(workload, texts, tokens) for head in planned_heads(model)}
+    seconds = {name: args.gradient_accumulation_steps * part for name, (_, part) in costs.items()}
+    seconds["optimiser"] = sum(p.numel() for p in trace.dense) * optimizer_seconds(model, args, sparse=False)
+    if trace.sparse:
         shares = _rows_in_play(config, texts)
-        updated = sum(p.numel() * shares[len(p)] for p in sparse)
+        updated = sum(p.numel() * shares[len(p)] for p in trace.sparse)
         seconds["optimiser"] += updated * optimizer_seconds(model, args, sparse=True)
     seconds["all"] = sum(seconds.values())
-    encoder, tables = _numbers(model.encoder.parameters()), _numbers(_label_tables(model))
-    rest, memory = _numbers(model.parameters()) - encoder - tables, step_memory(model, workload, args, process)
+    # A forward pass has a third of the products of a step: gradients by inputs and by weights are the others.
+    evaluation = workload.number_of_evaluated(args) * sum(part for _, part in costs.values()) / texts / 3
+    tables = sum(p.numel() for p in _label_tables(model))
+    parameters = {"encoder": model.encoder.num_parameters(), "label tables": tables}
+    parameters["rest of the heads"] = model.num_parameters() - sum(parameters.values())
+    memory = step_memory(model, workload, args, process)
     return Estimate(
-        parameters={"encoder": encoder, "label tables": tables, "rest of the heads": rest},
+        parameters=parameters,
         memory_bytes={**memory, "peak": sum(memory.values())},
-        rows_in_play_in_an_epoch=_rows_in_play(config, workload.num_texts)[config.num_labels] if sparse else None,
+        rows_in_play_in_an_epoch=_rows_in_play(config, workload.num_texts)[config.num_labels]
+        if trace.sparse
+        else None,
         texts_of_a_batch=texts,
         tokens_of_a_text=tokens,
-        step_flops={"encoder": trace.flops} | {name: flops for name, (flops, _) in heads.items()},
+        step_flops={name: flops for name, (flops, _) in costs.items()},
         step_seconds=seconds,
         steps=steps,
         evaluation_seconds=evaluation,
@@ -80,9 +81,9 @@ def estimate_run(config: XMTCConfig, workload: Workload, args: XMTCTrainingArgum
 
 def in_words(seconds: float) -> str:
     """Seconds as a number of days, hours, minutes or seconds: `3.4 hours`."""
-    units = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
-    unit, size = next((unit for unit in units if seconds >= 2 * unit[1]), units[-1])
-    return f"{seconds / size:.1f} {unit}"
+    units = {"days": 86400, "hours": 3600, "minutes": 60}
+    unit = next((unit for unit, size in units.items() if seconds >= 2 * size), "seconds")
+    return f"{seconds / units.get(unit, 1):.1f} {unit}"
 
 
 def step_memory(
@@ -90,8 +91,7 @@ def step_memory(
 ) -> dict[str, int]:
     """Bytes of each part of a planned model in a step with the longest texts; the rest as in [`estimate_run`]."""
     texts = min(args.per_device_train_batch_size, workload.num_texts)
-    trace = trace_encoder(model, texts, workload.longest, workload.token_types)
-    dense, sparse = _trained(model, trace)
+    _, activations, dense, sparse = trace_encoder(model, texts, workload.longest, workload.token_types)
     moments = MOMENTS[optimizer_of(args, model)[0]]
     # Besides moments the number of steps, which sparse tables have for every row; rows not yet in play count too.
     state = sum(moments * p.nbytes for p in dense + sparse) + 4 * bool(moments) * (len(dense) + sum(map(len, sparse)))
@@ -101,10 +101,10 @@ def step_memory(
     return {
         "process": process,
         "data": int(_BYTES_OF_A_TOKEN * tokens + _BYTES_OF_A_LABEL * workload.num_labels),
-        "weights": sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers())),
+        "weights": model.get_memory_footprint(),
         "optimizer": state,
         "gradients": sum(p.nbytes * (2 if p in twice else 1) for p in dense),
-        "activations": trace.peak_bytes,
+        "activations": activations,
         "heads": sum(head.bytes(workload, texts) for head in planned_heads(model)),
     }
 
@@ -112,17 +112,6 @@ def step_memory(
 def _label_tables(model: XMTCPreTrainedModel) -> list[nn.Parameter]:
     """Embeddings, output rows and biases of labels and of the nodes of a tree."""
     return [p for name, p in model.named_parameters() if "label_embeddings" in name or "label_outputs" in name]
-
-
-def _numbers(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(p.numel() for p in parameters)
-
-
-def _trained(model: XMTCPreTrainedModel, trace: EncoderTrace) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Parameters with dense gradients, and tables of which a step touches the rows of candidates alone."""
-    sparse = [module.weight for module in model.modules() if isinstance(module, nn.Embedding) and module.sparse]
-    others = trace.untrained.union(sparse)
-    return [p for p in model.parameters() if p not in others], sparse
 
 
 def _rows_in_play(config: XMTCConfig, texts: int) -> dict[int, float]:

@@ -50,14 +50,15 @@ def planned_config(model_args: ModelArguments, num_labels: int) -> XMTCConfig:
         # Training steps are those of the heads.
         config.lexical = config.memory = config.dense = config.blend = None
         return config
-    tree = model_args.label_tree
-    if tree is None:
-        fields = {"branches": "global"} if leaves_out_local_branch(model_args, num_labels) else {}
-        return recipe_config(model_args, num_labels, **fields)
+    tree, fields = model_args.label_tree, {}
     if isinstance(tree, str):
-        return recipe_config(model_args, num_labels, tree_levels=LabelTree.load(tree).level_sizes)
-    options = {name: value for name, value in tree.items() if name != "features"}
-    return recipe_config(model_args, num_labels, tree_levels=tree_level_sizes(num_labels, **options))
+        fields["tree_levels"] = LabelTree.load(tree).level_sizes
+    elif tree is not None:
+        options = {name: value for name, value in tree.items() if name != "features"}
+        fields["tree_levels"] = tree_level_sizes(num_labels, **options)
+    elif leaves_out_local_branch(model_args, num_labels):
+        fields["branches"] = "global"
+    return recipe_config(model_args, num_labels, **fields)
 
 
 def plan_model(config: XMTCConfig, gradient_checkpointing: bool = False) -> XMTCPreTrainedModel:
@@ -89,11 +90,12 @@ def optimizer_of(args: XMTCTrainingArguments, model: nn.Module) -> tuple[type[to
 
 
 class EncoderTrace(NamedTuple):
-    """Products of a forward and backward pass, the most bytes besides weights, and parameters without a gradient."""
+    """Products of a step, the most bytes besides weights, what gets dense gradients, and tables with sparse ones."""
 
     flops: int
     peak_bytes: int
-    untrained: set[nn.Parameter]
+    dense: list[nn.Parameter]
+    sparse: list[nn.Parameter]
 
 
 def trace_encoder(model: XMTCPreTrainedModel, texts: int, tokens: int, token_types: bool = False) -> EncoderTrace:
@@ -115,9 +117,11 @@ def trace_encoder(model: XMTCPreTrainedModel, texts: int, tokens: int, token_typ
             del states, documents
             if outputs:
                 torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
-    untrained = {p for p in model.encoder.parameters() if p.grad is None}
+    sparse = [module.weight for module in model.modules() if isinstance(module, nn.Embedding) and module.sparse]
+    others = {p for p in model.encoder.parameters() if p.grad is None}.union(sparse)
     model.zero_grad()
-    return EncoderTrace(flops.get_total_flops(), memory.peak, untrained)
+    dense = [p for p in model.parameters() if p not in others]
+    return EncoderTrace(flops.get_total_flops(), memory.peak, dense, sparse)
 
 
 # torch has no public way to see each operation (`torch.utils._python_dispatch`) and the tensors in its results.

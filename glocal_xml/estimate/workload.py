@@ -47,10 +47,7 @@ class Workload:
         return float(np.mean([drawn[i : i + batch_size].max() for i in range(0, len(drawn), batch_size)]))
 
     def drawn_labels(self, texts: int, num_labels: int) -> np.ndarray:
-        """
-        Labels for some texts, (texts, labels of a text), drawn by their frequency. Ids follow falling frequency;
-        `num_labels` of them stand for all.
-        """
+        """Labels of texts, (texts, labels of a text), drawn by frequency: `num_labels` ids, most frequent first."""
         # By default Zipf's law, which labels of large sets roughly follow.
         counts = 1 / np.arange(1, self.num_labels + 1) if self.label_counts is None else self.label_counts
         size = (texts, max(1, round(self.labels_per_text)))

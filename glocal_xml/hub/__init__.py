@@ -2,7 +2,7 @@
 
 from .memory_copy import LEFT_OUT, copy_without_memory, folder_to_publish
 from .model_card import card_of_run, render_model_card
-from .publish import Published, check_space, model_files, publish
+from .publish import Published, check_space, model_files, notices, publish
 from .space import space_files
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "copy_without_memory",
     "folder_to_publish",
     "model_files",
+    "notices",
     "publish",
     "render_model_card",
     "space_files",

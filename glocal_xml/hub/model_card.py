@@ -31,18 +31,6 @@ _WEIGHT_NOTES = {
 _ON_BY_DEFAULT = ("blend", "label_texts", "refit_experts")
 
 Results = dict[str, Any]
-# https://huggingface.co/docs/hub/repositories-licenses
-_LICENSES = """
-apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0
-bigcode-openrail-m afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc
-cc0-1.0 cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0
-cc-by-nc-4.0 cc-by-nd-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0
-cdla-sharing-1.0 cdla-permissive-1.0 cdla-permissive-2.0 wtfpl ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1
-eupl-1.2 agpl-3.0 gfdl gpl gpl-2.0 gpl-3.0 lgpl lgpl-2.1 lgpl-3.0 isc h-research intel-research lppl-1.3c
-ms-pl apple-ascl apple-amlr mpl-2.0 odc-by odbl openmdw-1.0 openrail++ osl-3.0 postgresql ofl-1.1 ncsa
-unlicense zlib pddl lgpl-lr deepfloyd-if-license fair-noncommercial-research-license llama2 llama3 llama3.1
-llama3.2 llama3.3 llama4 grok2-community gemma unknown other
-"""
 
 
 def card_of_run(source: str | os.PathLike, *, repo_id: str | None = None) -> tuple[str, str]:
@@ -81,7 +69,7 @@ def license_notice(card: bytes) -> str | None:
     licenses = ModelCard(card.decode("utf-8"), ignore_metadata_errors=True).data.get("license")
     if not licenses:
         return "The card names no license, so nobody else may use the model: give one, such as `--license apache-2.0`."
-    known = _LICENSES.split()
+    known = yaml.safe_load(Path(__file__).with_name("licenses.yaml").read_text(encoding="utf-8"))
     unknown = [one for one in ([licenses] if isinstance(licenses, str) else licenses) if one not in known]
     if not unknown:
         return None

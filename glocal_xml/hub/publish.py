@@ -74,9 +74,7 @@ def publish(
                 path = api.hf_hub_download(repo_id, CARD_FILE, revision=revision)
                 files[CARD_FILE] = _described_as_before(files[CARD_FILE], path)
             operations = commit_operations(files, known)
-            if (notice := LEFT_OUT if leave_out_memory else memory_notice(files)) is not None:
-                logger.warning(notice)
-            if (notice := license_notice(files[CARD_FILE])) is not None:
+            for notice in notices(files, leave_out_memory):
                 logger.warning(notice)
             # Not `upload_folder`, which commits what it has after some minutes: half a model might stay.
             message = commit_message or "Publish the model"
@@ -110,6 +108,12 @@ def model_files(
     if license or language:
         card = describe_card(card, license=license, language=language)
     return {CARD_FILE: card.encode("utf-8"), **files}
+
+
+def notices(files: Files, leave_out_memory: bool) -> list[str]:
+    """What a person should know of the memory and the licence of a model before it is published."""
+    told = (LEFT_OUT if leave_out_memory else memory_notice(files), license_notice(files[CARD_FILE]))
+    return [notice for notice in told if notice is not None]
 
 
 def check_space(repo_id: str, space: bool | str, revision: str | None) -> str | None:

@@ -111,7 +111,7 @@ def test_flags_of_commands_are_read_as_those_of_a_run(tmp_path):
         *("--metrics_at", "5", "1", "--use_cpu", "--blend", "false", "--propensity_a", "0.6", "--max_length", "7"),
         *("--module_learning_rates", '{"encoder": 0.1}', "--label_delimiter", ";", "--output_dir", str(tmp_path)),
     ]
-    parser = command_parser("evaluate", "", [])
+    parser = command_parser("evaluate", "")
     for kind in (DataArguments, TrainingOptions):
         add_fields(parser, kind)
     args = parser.parse_args(flags)
