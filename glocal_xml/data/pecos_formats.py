@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from scipy.sparse import csr_matrix
-
 from .array_files import read_sparse_matrix
 from .repository_formats import named_labels
-from .rows import RowProblem
+from .rows import RowProblem, converted
 from .text_files import paired_lines
 
 _INDEXED_LINE = re.compile(rb"\d+(:[^,\t]*)?(,\d+(:[^,\t]*)?)*\t")
@@ -56,14 +54,9 @@ def read_matrix_pairs(
         raise FileNotFoundError(
             f"the labels of {path} are not beside it: call them Y….npz where the texts are X….txt, or pass labels_path"
         )
-    return paired_lines(path, labels_file, _matrix_labels(read_sparse_matrix(labels_file), label_names), unit="row")
-
-
-def _matrix_labels(matrix: csr_matrix, label_names: list[str] | None) -> Iterator[tuple[int, list[str] | RowProblem]]:
-    for number, (start, stop) in enumerate(pairwise(matrix.indptr), start=1):
-        # A stored zero is no label.
-        indices = matrix.indices[start:stop][matrix.data[start:stop] != 0].tolist()
-        try:
-            yield number, named_labels(indices, label_names)
-        except RowProblem as problem:
-            yield number, problem
+    matrix = read_sparse_matrix(labels_file)
+    # A stored zero is no label.
+    matrix.eliminate_zeros()
+    indices = (matrix.indices[start:stop].tolist() for start, stop in pairwise(matrix.indptr))
+    labels = converted(enumerate(indices, start=1), lambda indices: named_labels(indices, label_names))
+    return paired_lines(path, labels_file, labels, unit="row")

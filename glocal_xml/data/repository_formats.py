@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from .rows import BadRow, RowProblem, check_encodable
+from .rows import BadRow, RowProblem, check_encodable, converted, good_records
 from .text_files import check_file, read_cells, read_json_objects, read_lines, read_text_lines, table_rows
 
 _LARGEST_INDEX = 2**63 - 1
@@ -66,29 +66,11 @@ def read_label_map(path: str | os.PathLike) -> list[str]:
     Names are made unique: an empty title becomes the uid or the index, a repeated one gets it appended.
     """
     path = check_file(path)
-    _, first = next(read_text_lines(path))
-    is_json = isinstance(first, str) and first.lstrip().startswith("{")
-    named = []
-    for index, (line, record) in enumerate(read_json_objects(path) if is_json else read_text_lines(path)):
-        try:
-            named.append(_title_and_key(index, record))
-        except RowProblem as problem:
-            raise BadRow(f"{path}, line {line}: {problem}") from problem
-    return _unique_names(named)
-
-
-def _title_and_key(index: int, record: dict | str | RowProblem) -> tuple[str, str]:
-    if isinstance(record, RowProblem):
-        raise record
-    if isinstance(record, str):
-        record = {"title": record}
-    title, uid = (" ".join(str(record.get(name) or "").split()) for name in ("title", "uid"))
-    check_encodable(title + uid)
-    key = uid or str(index)
-    return title or key, key
-
-
-def _unique_names(named: list[tuple[str, str]]) -> list[str]:
+    is_json = next(read_lines(path)).lstrip().startswith(b"{")
+    records = converted(read_json_objects(path) if is_json else read_text_lines(path), _title_and_uid)
+    # What has no title or no uid goes by its index.
+    keyed = [(title, uid or str(index)) for index, (_, (title, uid)) in enumerate(good_records(path, records))]
+    named = [(title or key, key) for title, key in keyed]
     times = Counter(title for title, _ in named)
     taken = {title for title, count in times.items() if count == 1}
     names = []
@@ -99,6 +81,13 @@ def _unique_names(named: list[tuple[str, str]]) -> list[str]:
         taken.add(name)
         names.append(name)
     return names
+
+
+def _title_and_uid(record: dict | str) -> tuple[str, str]:
+    record = {"title": record} if isinstance(record, str) else record
+    title, uid = (" ".join(str(record.get(name) or "").split()) for name in ("title", "uid"))
+    check_encodable(title + uid)
+    return title, uid
 
 
 def read_sparse(path: str | os.PathLike) -> tuple[csr_matrix, list[list[int]]]:

@@ -40,22 +40,18 @@ class FileSource:
 
     def scan(self) -> Iterator[list[str]]:
         """Yields the labels of each valid row, then logs the bad rows."""
-        bad_rows, digest, num_rows = BadRows(self.bad_rows), hashlib.blake2b(), 0
-        for row in read_rows(self.path, bad_rows=bad_rows, **self.options):
-            num_rows += 1
+        bad_rows, digest = BadRows(self.bad_rows), hashlib.blake2b()
+        for row in _scanned(self.name, read_rows(self.path, bad_rows=bad_rows, **self.options), bad_rows):
             digest.update(repr(row).encode("utf-8"))
             yield row["labels"]
         self.digest = digest.hexdigest()
-        _log_scan(self.name, num_rows, bad_rows)
 
     def encode(self, label_space: LabelSpace) -> Dataset | IterableDataset:
         """Returns the valid rows with label ids; to be called after `scan`."""
         maker = IterableDataset if self.streaming else Dataset
         # The digest of the rows is part of the source, so the Arrow cache of an edited file is not used again.
-        arguments = {"source": self, "label_space": label_space}
-        return maker.from_generator(
-            _encoded_rows, features=_FEATURES, gen_kwargs=arguments, split=NamedSplit(self.name)
-        )
+        given = {"source": self, "label_space": label_space}
+        return maker.from_generator(_encoded_rows, features=_FEATURES, gen_kwargs=given, split=NamedSplit(self.name))
 
 
 def _encoded_rows(source: FileSource, label_space: LabelSpace) -> Iterator[dict[str, Any]]:
@@ -82,14 +78,13 @@ class ColumnReader:
         # Arrow turns a field that a row does not have into a null.
         labels = row.get(self.labels_column)
         if self.class_names is not None and isinstance(labels, list):
-            labels = [self._class_name(label) for label in labels]
+            number = len(self.class_names)
+            outside = [label for label in labels if not isinstance(label, int) or not 0 <= label < number]
+            if outside:
+                allowed = f"the class names have ids from 0 to {number - 1}; repair the row"
+                raise RowProblem("class id outside the names:", repr(outside[0]), allowed)
+            labels = [self.class_names[label] for label in labels]
         return row[self.text_column], labels
-
-    def _class_name(self, label: Any) -> str:
-        if not isinstance(label, int) or not 0 <= label < len(self.class_names):
-            allowed = f"the class names have ids from 0 to {len(self.class_names) - 1}; repair the row"
-            raise RowProblem("class id outside the names:", repr(label), allowed)
-        return self.class_names[label]
 
 
 @dataclass
@@ -126,11 +121,9 @@ class LoadedSource:
 
     def scan(self) -> Iterator[list[str]]:
         """Yields the labels of each valid row, then logs the bad rows."""
-        bad_rows, num_rows = BadRows(self.bad_rows), 0
-        for row in self.reader.rows(self.dataset, f"{self.name} dataset", bad_rows):
-            num_rows += 1
-            yield row["labels"]
-        _log_scan(self.name, num_rows, bad_rows)
+        bad_rows = BadRows(self.bad_rows)
+        rows = self.reader.rows(self.dataset, f"{self.name} dataset", bad_rows)
+        return (row["labels"] for row in _scanned(self.name, rows, bad_rows))
 
     def encode(self, label_space: LabelSpace) -> Dataset | IterableDataset:
         """Returns the valid rows with label ids; to be called after `scan`."""
@@ -198,8 +191,12 @@ def _known_share(rows: Iterable[str], delimiter: str, known: Collection[str]) ->
     return sum(label in known for label in labels) / max(len(labels), 1)
 
 
-def _log_scan(name: str, num_rows: int, bad_rows: BadRows) -> None:
-    if not num_rows:
+def _scanned(name: str, rows: Iterable[dict[str, Any]], bad_rows: BadRows) -> Iterator[dict[str, Any]]:
+    is_empty = True
+    for row in rows:
+        is_empty = False
+        yield row
+    if is_empty:
         raise ValueError(f"the {name} part has no valid rows ({bad_rows.summary()}); give at least one")
     if bad_rows.total:
         logger.warning("%s part: %s", name, bad_rows.summary())

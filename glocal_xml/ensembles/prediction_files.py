@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from glocal_xml.data import BadRow, read_text_rows
+from glocal_xml.data import read_text_rows
 from glocal_xml.data.array_files import read_sparse_matrix
-from glocal_xml.data.rows import RowProblem
+from glocal_xml.data.rows import good_records
 from glocal_xml.data.text_files import check_file, read_json_objects
 
 # By their names; a model is a folder or an id on the Hub.
@@ -75,12 +75,10 @@ def read_prediction_file(
 
 
 def _json_rows(path: str, text_column: str) -> Iterator[tuple[list[tuple[str, float]], str | None]]:
-    rows = list(read_json_objects(Path(path)))
+    rows = list(good_records(path, read_json_objects(Path(path))))
     # A run writes the texts that it was to predict behind its test texts.
-    has_test = any(isinstance(row, dict) and row.get("part") == "test" for _, row in rows)
+    has_test = any(row.get("part") == "test" for _, row in rows)
     for number, row in rows:
-        if isinstance(row, RowProblem):
-            raise BadRow(f"{path}, line {number}: {row}")
         if has_test and row.get("part") == "predict":
             continue
         if not isinstance(row.get(text_column, ""), str):
