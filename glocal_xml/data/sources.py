@@ -61,7 +61,7 @@ def _encoded_rows(source: FileSource, label_space: LabelSpace) -> Iterator[dict[
 
 @dataclass
 class ColumnReader:
-    """Reads text and labels from the columns of a loaded dataset."""
+    """Reads text and labels from the columns of a loaded dataset, by options of `read_rows`."""
 
     text_column: str = "text"
     labels_column: str = "labels"
