@@ -2,13 +2,13 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 from .array_files import read_sparse_matrix
 from .repository_formats import named_labels
-from .rows import RowProblem, converted
+from .rows import Records, RowProblem, converted
 from .text_files import paired_lines
 
 _INDEXED_LINE = re.compile(rb"\d+(:[^,\t]*)?(,\d+(:[^,\t]*)?)*\t")
@@ -45,9 +45,7 @@ def matrix_file(path: Path) -> Path | None:
     return candidate if candidate.exists() else None
 
 
-def read_matrix_pairs(
-    path: Path, labels_path: str | os.PathLike | None, label_names: list[str] | None
-) -> Iterator[tuple[int, tuple[str, list[str]] | RowProblem]]:
+def read_matrix_pairs(path: Path, labels_path: str | os.PathLike | None, label_names: list[str] | None) -> Records:
     """Yields (line number, (text, labels)) of lines of text and the rows of a SciPy matrix in `.npz`."""
     labels_file = matrix_file(path) if labels_path is None else Path(labels_path)
     if labels_file is None:

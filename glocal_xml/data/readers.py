@@ -1,14 +1,14 @@
 """Readers: one function per file format, all of them giving rows of `{"text", "labels"}`."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
 
 from .pecos_formats import is_indexed_line, matrix_file, pecos_parser, read_matrix_pairs
 from .repository_formats import read_aplc_records, read_label_map, sparse_header, xc_parser
-from .rows import BadRows, RowProblem, clean_row, converted, good_records
+from .rows import BadRows, Records, RowProblem, clean_row, converted, good_records
 from .text_files import (
     check_file,
     paired_lines,
@@ -90,7 +90,7 @@ def read_label_strings(
 
 def _with_fields(
     path: Path, file_format: str, text_column: str, labels_column: str, allow_no_labels: bool
-) -> tuple[Iterable[tuple[int, Any]], Callable[[dict], tuple[Any, Any]]]:
+) -> tuple[Records, Callable[[dict], tuple[Any, Any]]]:
     """The records of a file of named fields with their lines, and what makes text and labels of one."""
     if file_format == "aplc_csv":
         records, text_column, labels_column = read_aplc_records(path), "text", "labels"
@@ -137,7 +137,7 @@ def _check_options(
 
 def valid_rows(
     source: str | os.PathLike,
-    records: Iterable[tuple[int, Any]],
+    records: Records,
     parse: Callable[[Any], tuple[Any, Any]],
     delimiter: str,
     allow_no_labels: bool,
@@ -151,9 +151,7 @@ def valid_rows(
     return (row for _, row in good_records(source, converted(records, clean), bad_rows))
 
 
-def _table(
-    path: Path, file_format: str, text_column: str, labels_column: str, allow_no_labels: bool
-) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
+def _table(path: Path, file_format: str, text_column: str, labels_column: str, allow_no_labels: bool) -> Records:
     first = next(read_lines(path)).decode("utf-8", "replace")
     # Where .csv is written with a decimal comma, its cells often have no comma between them.
     records = read_cells(path, "\t" if file_format == "tsv" else table_delimiter(first, text_column))
@@ -171,9 +169,7 @@ def _table(
     return table_rows(header, records)
 
 
-def _text_pairs(
-    path: Path, labels_path: str | os.PathLike | None, allow_no_labels: bool
-) -> Iterator[tuple[int, tuple[str, str] | RowProblem]]:
+def _text_pairs(path: Path, labels_path: str | os.PathLike | None, allow_no_labels: bool) -> Records:
     labels_file = _labels_file(path, labels_path, allow_no_labels)
     if labels_file is None:
         return converted(read_text_lines(path), lambda text: (text, ""))

@@ -3,7 +3,7 @@
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from reprlib import repr as shortened
@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from .rows import BadRow, RowProblem, check_encodable, converted, good_records
+from .rows import BadRow, Records, RowProblem, check_encodable, converted, good_records
 from .text_files import check_file, read_cells, read_json_objects, read_lines, read_text_lines, table_rows
 
 _LARGEST_INDEX = 2**63 - 1
 _SPARSE_LINE = "write `label,label feature:value feature:value` with indices below those of the header"
 
 
-def read_aplc_records(path: Path) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
+def read_aplc_records(path: Path) -> Records:
     """Yields (line number, `guid`, `text` and `labels`) after checking that the header has three columns."""
     records = read_cells(path, ",")
-    _, header = next(records, (0, None))
-    if not isinstance(header, list) or len(header) != 3:
+    _, header = next(good_records(path, records), (1, []))
+    if len(header) != 3:
         raise ValueError(f"{path}: the header is {header!r}, aplc_csv needs three columns (guid, text, labels)")
     # A file without header would lose its first row.
     if any(name.strip().isdigit() for name in header):

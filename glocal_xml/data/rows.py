@@ -4,12 +4,14 @@ import ast
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from reprlib import repr as shortened
 from typing import Any
 
+# Records with their lines; in the place of one that is broken stands a `RowProblem`.
+Records = Iterator[tuple[int, Any]]
 _MODES = ("error", "skip")
 _KEPT_MESSAGES = 5
 
@@ -61,11 +63,8 @@ class BadRows:
         return f"{self.total} bad rows skipped ({reasons}); first ones: " + " | ".join(self.messages)
 
 
-def converted(records: Iterable[tuple[int, Any]], step: Callable[[Any], Any]) -> Iterator[tuple[int, Any]]:
-    """
-    Yields records with their lines, each turned into another one by `step`; where it finds a `RowProblem`, or what is
-    no UTF-8, the problem stands in the place of the record, so that reading goes on.
-    """
+def converted(records: Records, step: Callable[[Any], Any]) -> Records:
+    """Yields records turned into others by `step`, or into the `RowProblem` or `UnicodeError` that it raises."""
     for line, record in records:
         try:
             record = record if isinstance(record, RowProblem) else step(record)
@@ -76,10 +75,8 @@ def converted(records: Iterable[tuple[int, Any]], step: Callable[[Any], Any]) ->
         yield line, record
 
 
-def good_records(
-    source: str | os.PathLike, records: Iterable[tuple[int, Any]], bad_rows: BadRows | None = None
-) -> Iterator[tuple[int, Any]]:
-    """Yields records with their lines; problems in their place are reported, by default as an error."""
+def good_records(source: str | os.PathLike, records: Records, bad_rows: BadRows | None = None) -> Records:
+    """Yields records that are whole and reports the others, by default as an error."""
     bad_rows = bad_rows or BadRows()
     for line, record in records:
         if isinstance(record, RowProblem):

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import zlib
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -14,11 +15,9 @@ from pathlib import Path
 from reprlib import repr as shortened
 from typing import IO, Any, NoReturn
 
-from .rows import RowProblem, converted, good_records
+from .rows import Records, RowProblem, converted, good_records
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # Bytes that tell what a file is.
 _START = 512
 # First bytes of files that people may give in place of texts.
@@ -65,7 +64,7 @@ def _check_start(path: Path | str, start: bytes) -> None:
     """Refuses a file whose first bytes say that it is no UTF-8 text: it would be read as nonsense."""
     if start[:2] == _GZIP_MAGIC:
         return
-    if start[:2] in _UTF16_MARKS:
+    if start.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         raise ValueError(f"{name_of(path)} is UTF-16 text; save it as UTF-8, in Excel as `CSV UTF-8`")
     found = [kind for magic, kind in _NO_TEXTS.items() if start.startswith(magic)]
     if start[257:262] == b"ustar":
@@ -90,7 +89,7 @@ def read_lines(path: Path | str) -> Iterator[bytes]:
     return (line for _, line in good_records(name_of(path), _bounded_lines(path)))
 
 
-def _bounded_lines(path: Path | str) -> Iterator[tuple[int, bytes | RowProblem]]:
+def _bounded_lines(path: Path | str) -> Records:
     """Yields what `read_lines` does with its numbers, and a problem in the place of a line that is too long."""
     number = unpacked = 0
     is_cut = False
@@ -108,7 +107,7 @@ def _bounded_lines(path: Path | str) -> Iterator[tuple[int, bytes | RowProblem]]
                 if len(line) > LONGEST_LINE:
                     line = RowProblem("line too long", f"(above {LONGEST_LINE:,} bytes)", "split it, or remove it")
                 elif number == 1:
-                    line = line.removeprefix(_BYTE_ORDER_MARK)
+                    line = line.removeprefix(BOM_UTF8)
                 yield number, line
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ValueError(
@@ -154,12 +153,12 @@ def name_of(path: Path | str) -> str:
     return "standard input" if path == DASH else os.fspath(path)
 
 
-def read_text_lines(path: Path) -> Iterator[tuple[int, str | RowProblem]]:
+def read_text_lines(path: Path) -> Records:
     """Yields (line number, line without its end)."""
     return converted(_bounded_lines(path), lambda line: line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8"))
 
 
-def read_strict_lines(path: str | os.PathLike) -> Iterator[tuple[int, str]]:
+def read_strict_lines(path: str | os.PathLike) -> Records:
     """Yields (line number, line without its end) of a file in which no line may be broken."""
     return good_records(path, read_text_lines(check_file(path)))
 
@@ -169,7 +168,7 @@ def read_names(path: str | os.PathLike) -> list[str]:
     return [line.strip() for _, line in read_strict_lines(path) if line.strip()]
 
 
-def read_cells(path: Path, delimiter: str) -> Iterator[tuple[int, list[str] | RowProblem]]:
+def read_cells(path: Path, delimiter: str) -> Records:
     """Yields (number of the first line, cells) of each record of a delimited file, blank lines left out."""
     # Bytes that are no UTF-8 are found where it is known which row they belong to.
     lines = converted(_bounded_lines(path), lambda line: line.decode("utf-8", "surrogateescape"))
@@ -191,7 +190,7 @@ def table_delimiter(header: str, column: str) -> str:
     return ","
 
 
-def parse_cells(lines: Iterable[str | RowProblem], delimiter: str) -> Iterator[tuple[int, list[str] | RowProblem]]:
+def parse_cells(lines: Iterable[str | RowProblem], delimiter: str) -> Records:
     """
     Yields what `read_cells` does, of lines with their ends. A quote that is never closed, or closed by that of another
     row, makes one row of several: such a row is a problem, and reading continues at its second line.
@@ -237,9 +236,7 @@ def _broken_row(first: int, length: int, error: csv.Error | str) -> RowProblem:
     return RowProblem("broken CSV", span, "close every quote; put the cell in double quotes, doubling those inside")
 
 
-def table_rows(
-    header: Sequence[str], records: Iterable[tuple[int, list[str] | RowProblem]]
-) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
+def table_rows(header: Sequence[str], records: Records) -> Records:
     """Yields (line number, cells by the names of the header)."""
 
     def named(cells: list[str]) -> dict[str, str]:
@@ -251,9 +248,7 @@ def table_rows(
     return converted(records, named)
 
 
-def paired_lines(
-    path: Path, labels_file: Path, labels: Iterable[tuple[int, Any]], unit: str = "line"
-) -> Iterator[tuple[int, tuple[str, Any] | RowProblem]]:
+def paired_lines(path: Path, labels_file: Path, labels: Records, unit: str = "line") -> Records:
     """Yields (line number, (text, labels)) of two files, line by line."""
     num_texts = num_labels = 0
     for (line, text), (labels_line, own) in zip_longest(read_text_lines(path), labels, fillvalue=(0, None)):
@@ -267,12 +262,12 @@ def paired_lines(
         )
 
 
-def read_json_objects(path: Path) -> Iterator[tuple[int, dict | RowProblem]]:
+def read_json_objects(path: Path) -> Records:
     """Yields (line number, object) of a JSON lines file, blank lines left out."""
     return json_objects(read_text_lines(path))
 
 
-def json_objects(lines: Iterable[tuple[int, str | RowProblem]]) -> Iterator[tuple[int, dict | RowProblem]]:
+def json_objects(lines: Records) -> Records:
     """Yields (line number, object) of numbered lines, blank ones left out."""
     filled = ((number, line) for number, line in lines if isinstance(line, RowProblem) or line.strip())
     return converted(filled, _json_object)

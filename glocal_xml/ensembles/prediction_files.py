@@ -12,7 +12,8 @@ from glocal_xml.data.rows import good_records
 from glocal_xml.data.text_files import check_file, read_json_objects
 
 # By their names; a model is a folder or an id on the Hub.
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".npz", ".txt", ".txt.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
+_TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".npz", ".txt", ".txt.gz", *_TABLES)
 # Numbers of labels with their scores, best first.
 NumberedRow = list[tuple[int, float]]
 
@@ -50,7 +51,7 @@ def read_prediction_file(
     The last two know labels by number: label i is `label_names[i]`.
     """
     path = str(check_file(path))
-    if path.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
+    if path.endswith(_TABLES):
         raise ValueError(f"{path} is for spreadsheets, which labels may be changed for; give predictions as .jsonl.")
     is_matrix = path.endswith(".npz")
     lines = [] if is_matrix else [row["text"] for row in read_text_rows(path, file_format="lines")]
