@@ -89,7 +89,7 @@ class ColumnReader:
 
 @dataclass
 class LoadedSource:
-    """A part of a dataset that is a `Dataset` or `IterableDataset`."""
+    """A part of a dataset that is loaded."""
 
     name: str
     dataset: Dataset | IterableDataset
@@ -147,14 +147,9 @@ def guess_label_delimiter(
     label_strings: Iterable[str], name: str, known: Collection[str] = (), earlier: str | None = None
 ) -> str | None:
     """
-    What separates labels: where some are known, what makes the most known ones of the strings. Else the only delimiter
-    that they hold; a comma where there are several, nothing where there is none.
-
-    Args:
-        label_strings: Labels of rows that have them in one string.
-        name: The part of the dataset.
-        known: Labels of the training texts, or of a trained model.
-        earlier: What separates them in the training texts; preferred where others do as well.
+    What separates labels: where some are known, what makes the most known ones of the strings, preferably what
+    separates them in the training texts, `earlier`. Else the only delimiter that they hold; a comma where there are
+    several, nothing where there is none. Warnings call the strings those of the part `name`.
     """
     rows = [row for row in islice(label_strings, _GUESSED_ROWS) if not is_written_list(row)]
     counts = {delimiter: sum(delimiter in row for row in rows) for delimiter in _LABEL_DELIMITERS}
@@ -163,7 +158,7 @@ def guess_label_delimiter(
     choices = dict.fromkeys((earlier or ",", *_LABEL_DELIMITERS))
     shares = {delimiter: _known_share(rows, delimiter, known) for delimiter in choices if known}
     if any(shares.values()):
-        found = [max(shares, key=lambda delimiter: shares[delimiter])]
+        found = [max(shares, key=shares.get)]
     elif earlier is not None:
         return earlier if rows else None
     if len(found) > 1:

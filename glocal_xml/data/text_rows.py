@@ -8,12 +8,12 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from reprlib import repr as shortened
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import Any
 
 from ..atomic_file import open_atomically
 from ..json_text import json_text
@@ -145,7 +145,10 @@ def write_rows(rows: Iterable[dict[str, Any]], path: str | os.PathLike, *, file_
     file_format = row_format(path, file_format)
     # The first line is what comes before all rows.
     number = -1
-    with _opened(path) as file:
+    with ExitStack() as stack:
+        file = sys.stdout.buffer if path == DASH else stack.enter_context(open_atomically(path))
+        if os.fspath(path).endswith(".gz"):
+            file = stack.enter_context(gzip.open(file, "wb"))
         for line in format_rows(rows, file_format):
             number += 1
             # Half of a surrogate pair becomes the escape that JSON has for it.
@@ -153,20 +156,6 @@ def write_rows(rows: Iterable[dict[str, Any]], path: str | os.PathLike, *, file_
             if path == DASH:
                 file.flush()
     return number
-
-
-@contextmanager
-def _opened(path: str | os.PathLike) -> Iterator[IO[bytes]]:
-    """Standard output, or a file, zipped where its name says so."""
-    if path == DASH:
-        yield sys.stdout.buffer
-        return
-    with open_atomically(path) as file:
-        if not os.fspath(path).endswith(".gz"):
-            yield file
-            return
-        with gzip.open(file, "wb") as zipped:
-            yield zipped
 
 
 def row_format(path: str | os.PathLike, file_format: str | None = None) -> str:

@@ -78,7 +78,7 @@ def _read_text(path: Path, wanted: "set[str]") -> Iterator[tuple[str, np.ndarray
                 continue
         # From the right: some words of GloVe have blanks in them.
         word, *values = line.rsplit(" ", size)
-        if len(values) != size or _is_number(word.rpartition(" ")[2] if " " in word else ""):
+        if len(values) != size or (" " in word and _is_number(word.rpartition(" ")[2])):
             raise ValueError(
                 f"{place}: {len(line.split(' ')) - 1} numbers, but the lines before have {size}; repair the line or "
                 "the file"

@@ -1,6 +1,7 @@
 """Which columns an uploaded file has, and which of them holds the texts."""
 
 import csv
+from collections import Counter
 from itertools import chain, islice
 
 from glocal_xml.data.rows import converted, good_records
@@ -26,11 +27,9 @@ def text_columns(path: str) -> list[str]:
         rows = converted(records, lambda cells: dict(zip(map(str.strip, header), cells, strict=False)))
     else:
         rows = json_objects(enumerate(lines, start=1))
-    lengths: dict[str, int] = {}
+    lengths = Counter[str]()
     for _, row in good_records(path, islice(rows, _ROWS_READ)):
-        for name, value in row.items():
-            if isinstance(value, str):
-                lengths[name] = lengths.get(name, 0) + len(value)
+        lengths.update({name: len(value) for name, value in row.items() if isinstance(value, str)})
     if not any(lengths.values()):
         raise ValueError(f"None of the first {_ROWS_READ} rows of {path} holds a text; choose another file.")
     return sorted(lengths, key=lambda name: (name != "text", -lengths[name]))

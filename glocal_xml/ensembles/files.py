@@ -121,18 +121,15 @@ def check_same_texts(files: Sequence[PredictionFile], texts: list[str] | None) -
 
 
 def _label_space(
-    files: Sequence[PredictionFile],
-    test: list[dict[str, Any]],
-    label_names: list[str] | None,
-    data_args: DataArguments,
+    files: Sequence[PredictionFile], test: Iterable[dict[str, Any]], names: list[str] | None, data_args: DataArguments
 ) -> LabelSpace:
-    """All labels there are; without training texts none has a count."""
+    """All labels there are; without training texts their counts are 0."""
     predicted = [labels for file in files for labels in file.labels]
     if data_args.train_file is not None:
         lists = (row["labels"] for row in _rows(data_args.train_file, data_args, files))
-        space = LabelSpace.from_label_lists(lists, names=label_names)
+        space = LabelSpace.from_label_lists(lists, names=names)
     else:
-        names = label_names or sorted({name for labels in predicted for name in labels})
+        names = names or sorted({name for labels in predicted for name in labels})
         space = LabelSpace(names, [0] * len(names), num_texts=1)
     space.add_unseen(predicted)
     space.add_unseen(row["labels"] for row in test)
