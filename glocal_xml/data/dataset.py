@@ -180,16 +180,15 @@ def load_hub_dataset(
             'pass split_map, such as {"train": "train", "validation": "dev"}'
         )
     wanted = {text_column: "text", labels_column: "labels"}
-    return {name: _with_standard_columns(splits[split], wanted) for name, split in split_map.items()}
-
-
-def _with_standard_columns(dataset: Dataset | IterableDataset, wanted: dict[str, str]) -> Dataset | IterableDataset:
-    known = dataset.column_names or list(wanted)
-    missing = [column for column in wanted if column not in known]
-    if missing:
-        raise ValueError(f"the dataset has no column {missing[0]!r}, only {known}; name the right one")
     renamed = {old: new for old, new in wanted.items() if old != new}
-    return dataset.select_columns(list(wanted)).rename_columns(renamed)
+    found = {}
+    for name, split in split_map.items():
+        known = splits[split].column_names or list(wanted)
+        missing = [column for column in wanted if column not in known]
+        if missing:
+            raise ValueError(f"the dataset has no column {missing[0]!r}, only {known}; name the right one")
+        found[name] = splits[split].select_columns(list(wanted)).rename_columns(renamed)
+    return found
 
 
 def split_validation(dataset: Dataset, *, fraction_or_size: float | int, seed: int) -> tuple[Dataset, Dataset]:

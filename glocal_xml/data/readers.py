@@ -56,7 +56,11 @@ def read_rows(
     _check_options(path, file_format, label_delimiter, labels_path, label_map)
     delimiter = label_delimiter or (" " if file_format == "text_pair" else ",")
     if file_format == "text_pair":
-        records, parse = _text_pairs(path, labels_path, allow_no_labels), tuple
+        parse, labels_file = tuple, _labels_file(path, labels_path, allow_no_labels)
+        if labels_file is None:
+            records = converted(read_text_lines(path), lambda text: (text, ""))
+        else:
+            records = paired_lines(path, labels_file, read_text_lines(labels_file))
     elif file_format in _WITH_FIELDS:
         records, parse = _with_fields(path, file_format, text_column, labels_column, allow_no_labels)
     else:
@@ -167,13 +171,6 @@ def _table(path: Path, file_format: str, text_column: str, labels_column: str, a
         if header.count(name) > 1:
             raise ValueError(f"{path} has {header.count(name)} columns {name!r}; give each column a name of its own")
     return table_rows(header, records)
-
-
-def _text_pairs(path: Path, labels_path: str | os.PathLike | None, allow_no_labels: bool) -> Records:
-    labels_file = _labels_file(path, labels_path, allow_no_labels)
-    if labels_file is None:
-        return converted(read_text_lines(path), lambda text: (text, ""))
-    return paired_lines(path, labels_file, read_text_lines(labels_file))
 
 
 def _labels_file(path: Path, labels_path: str | os.PathLike | None, allow_no_labels: bool) -> Path | None:

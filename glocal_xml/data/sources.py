@@ -156,7 +156,10 @@ def guess_label_delimiter(
     found = [delimiter for delimiter, count in counts.items() if count]
     # Of equals the first.
     choices = dict.fromkeys((earlier or ",", *_LABEL_DELIMITERS))
-    shares = {delimiter: _known_share(rows, delimiter, known) for delimiter in choices if known}
+    shares = {}
+    for delimiter in choices if known else ():
+        labels = [label.strip() for row in rows for label in row.split(delimiter)]
+        shares[delimiter] = sum(label in known for label in labels) / max(len(labels), 1)
     if any(shares.values()):
         found = [max(shares, key=shares.get)]
     elif earlier is not None:
@@ -179,11 +182,6 @@ def read_known_rows(path: str | os.PathLike, known: Iterable[str], **options: An
     if options.get("label_delimiter") is None:
         options["label_delimiter"] = guess_label_delimiter(read_label_strings(path, **options), str(path), set(known))
     return read_rows(path, **options)
-
-
-def _known_share(rows: Iterable[str], delimiter: str, known: Collection[str]) -> float:
-    labels = [label.strip() for row in rows for label in row.split(delimiter)]
-    return sum(label in known for label in labels) / max(len(labels), 1)
 
 
 def _scanned(name: str, rows: Iterable[dict[str, Any]], bad_rows: BadRows) -> Iterator[dict[str, Any]]:
