@@ -2,14 +2,13 @@
 
 import os
 import re
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 from .array_files import read_sparse_matrix
 from .repository_formats import named_labels
 from .rows import Records, RowProblem, converted
-from .text_files import paired_lines
+from .text_files import paired_lines, read_text_lines
 
 _INDEXED_LINE = re.compile(rb"\d+(:[^,\t]*)?(,\d+(:[^,\t]*)?)*\t")
 
@@ -19,8 +18,8 @@ def is_indexed_line(line: bytes) -> bool:
     return _INDEXED_LINE.match(line) is not None
 
 
-def pecos_parser(label_names: list[str] | None, allow_no_labels: bool) -> Callable[[str], tuple[str, list[str]]]:
-    """Returns the function that turns a line into (text, labels)."""
+def read_pecos_pairs(path: Path, label_names: list[str] | None, allow_no_labels: bool) -> Records:
+    """Yields (line number, (text, labels)) of lines that begin with label indices and a tab."""
 
     def parse(line: str) -> tuple[str, list[str]]:
         indices, tab, text = line.partition("\t")
@@ -34,7 +33,7 @@ def pecos_parser(label_names: list[str] | None, allow_no_labels: bool) -> Callab
             raise RowProblem("labels that are no indices:", repr(indices[:50]), "write `label,label<tab>text`")
         return text, named_labels([int(item) for item in digits], label_names)
 
-    return parse
+    return converted(read_text_lines(path), parse)
 
 
 def matrix_file(path: Path) -> Path | None:

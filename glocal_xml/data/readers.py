@@ -1,13 +1,13 @@
 """Readers: one function per file format, all of them giving rows of `{"text", "labels"}`."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
 
-from .pecos_formats import is_indexed_line, matrix_file, pecos_parser, read_matrix_pairs
-from .repository_formats import read_aplc_records, read_label_map, sparse_header, xc_parser
+from .pecos_formats import is_indexed_line, matrix_file, read_matrix_pairs, read_pecos_pairs
+from .repository_formats import read_aplc_records, read_label_map, read_xc_pairs, sparse_header
 from .rows import BadRows, Records, RowProblem, clean_row, converted, good_records
 from .text_files import (
     check_file,
@@ -55,23 +55,23 @@ def read_rows(
         file_format = detect_format(path, text_column=text_column, labels_column=labels_column)
     _check_options(path, file_format, label_delimiter, labels_path, label_map)
     delimiter = label_delimiter or (" " if file_format == "text_pair" else ",")
-    if file_format == "text_pair":
-        parse, labels_file = tuple, _labels_file(path, labels_path, allow_no_labels)
+    if file_format in _WITH_FIELDS:
+        pairs = _field_pairs(path, file_format, text_column, labels_column, allow_no_labels)
+    elif file_format == "text_pair":
+        labels_file = _labels_file(path, labels_path, allow_no_labels)
         if labels_file is None:
-            records = converted(read_text_lines(path), lambda text: (text, ""))
+            pairs = converted(read_text_lines(path), lambda text: (text, ""))
         else:
-            records = paired_lines(path, labels_file, read_text_lines(labels_file))
-    elif file_format in _WITH_FIELDS:
-        records, parse = _with_fields(path, file_format, text_column, labels_column, allow_no_labels)
+            pairs = paired_lines(path, labels_file, read_text_lines(labels_file))
     else:
         label_names = None if label_map is None else read_label_map(label_map)
         if file_format == "xc_json":
-            records, parse = read_json_objects(path), xc_parser(label_names, allow_no_labels)
+            pairs = read_xc_pairs(path, label_names, allow_no_labels)
         elif file_format == "pecos":
-            records, parse = read_text_lines(path), pecos_parser(label_names, allow_no_labels)
+            pairs = read_pecos_pairs(path, label_names, allow_no_labels)
         else:
-            records, parse = read_matrix_pairs(path, labels_path, label_names), tuple
-    return valid_rows(path, records, parse, delimiter, allow_no_labels, bad_rows or BadRows())
+            pairs = read_matrix_pairs(path, labels_path, label_names)
+    return valid_rows(path, pairs, delimiter, allow_no_labels, bad_rows)
 
 
 def read_label_strings(
@@ -86,16 +86,13 @@ def read_label_strings(
     path = check_file(path)
     file_format = file_format or detect_format(path, text_column=text_column, labels_column=labels_column)
     if file_format in _WITH_FIELDS:
-        records, parse = _with_fields(path, file_format, text_column, labels_column, allow_no_labels=True)
-        for _, row in converted(records, parse):
-            if not isinstance(row, RowProblem) and isinstance(row[1], str):
-                yield row[1]
+        for _, pair in _field_pairs(path, file_format, text_column, labels_column, allow_no_labels=True):
+            if not isinstance(pair, RowProblem) and isinstance(pair[1], str):
+                yield pair[1]
 
 
-def _with_fields(
-    path: Path, file_format: str, text_column: str, labels_column: str, allow_no_labels: bool
-) -> tuple[Records, Callable[[dict], tuple[Any, Any]]]:
-    """The records of a file of named fields with their lines, and what makes text and labels of one."""
+def _field_pairs(path: Path, file_format: str, text_column: str, labels_column: str, allow_no_labels: bool) -> Records:
+    """Yields (line number, (text, labels)) of a file of named fields."""
     if file_format == "aplc_csv":
         records, text_column, labels_column = read_aplc_records(path), "text", "labels"
     elif file_format == "jsonl":
@@ -110,7 +107,7 @@ def _with_fields(
                 raise RowProblem("missing field", repr(name), remedy)
         return record[text_column], record.get(labels_column, [])
 
-    return records, parse
+    return converted(records, parse)
 
 
 def _check_options(
@@ -140,19 +137,12 @@ def _check_options(
 
 
 def valid_rows(
-    source: str | os.PathLike,
-    records: Records,
-    parse: Callable[[Any], tuple[Any, Any]],
-    delimiter: str,
-    allow_no_labels: bool,
-    bad_rows: BadRows,
+    source: str | os.PathLike, pairs: Records, delimiter: str, allow_no_labels: bool, bad_rows: BadRows | None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the clean rows of records, each of which `parse` turns into text and labels; others are reported."""
-
-    def clean(record: Any) -> dict[str, Any]:
-        return clean_row(*parse(record), label_delimiter=delimiter, allow_no_labels=allow_no_labels)
-
-    return (row for _, row in good_records(source, converted(records, clean), bad_rows))
+    """Yields the clean rows of numbered pairs of text and labels; others are reported."""
+    options = {"label_delimiter": delimiter, "allow_no_labels": allow_no_labels}
+    rows = converted(pairs, lambda pair: clean_row(*pair, **options))
+    return (row for _, row in good_records(source, rows, bad_rows))
 
 
 def _table(path: Path, file_format: str, text_column: str, labels_column: str, allow_no_labels: bool) -> Records:

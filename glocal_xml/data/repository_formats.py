@@ -3,7 +3,6 @@
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from reprlib import repr as shortened
@@ -33,8 +32,8 @@ def read_aplc_records(path: Path) -> Records:
     return table_rows(("guid", "text", "labels"), records)
 
 
-def xc_parser(label_names: list[str] | None, allow_no_labels: bool) -> Callable[[dict], tuple[Any, Any]]:
-    """Returns the function that turns a Repository object into (text, labels)."""
+def read_xc_pairs(path: Path, label_names: list[str] | None, allow_no_labels: bool) -> Records:
+    """Yields (line number, (text, labels)) of the Repository's objects."""
 
     def parse(record: dict) -> tuple[str, list[str]]:
         parts = [record.get("title", ""), record.get("content", "")]
@@ -45,7 +44,7 @@ def xc_parser(label_names: list[str] | None, allow_no_labels: bool) -> Callable[
             raise RowProblem("missing field", "'target_ind'", f"the row has {shortened(list(record))}")
         return text, named_labels(record.get("target_ind", []), label_names)
 
-    return parse
+    return converted(read_json_objects(path), parse)
 
 
 def named_labels(indices: Any, label_names: list[str] | None) -> list[str]:

@@ -13,7 +13,7 @@ from datasets import ClassLabel, Dataset, Features, IterableDataset, List, Named
 
 from .label_space import LabelSpace
 from .readers import read_label_strings, read_rows, valid_rows
-from .rows import BadRows, RowProblem, is_written_list
+from .rows import BadRows, RowProblem, converted, is_written_list
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ class ColumnReader:
 
     def rows(self, records: Iterable[dict[str, Any]], source: str, bad_rows: BadRows) -> Iterator[dict[str, Any]]:
         """Yields clean rows of text and label names, and reports others."""
-        numbered, delimiter = enumerate(records, start=1), self.label_delimiter or ","
-        return valid_rows(source, numbered, self._parse, delimiter, self.allow_no_labels, bad_rows)
+        pairs = converted(enumerate(records, start=1), self._parse)
+        return valid_rows(source, pairs, self.label_delimiter or ",", self.allow_no_labels, bad_rows)
 
     def _parse(self, row: dict[str, Any]) -> tuple[Any, Any]:
         # Arrow turns a field that a row does not have into a null.
