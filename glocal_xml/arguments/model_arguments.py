@@ -1,8 +1,10 @@
 """Arguments of a run that say which model to train or to use."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from .option import option
 
 # An object, given as JSON on the command line; checked arguments hold the object.
 if TYPE_CHECKING:
@@ -19,63 +21,44 @@ class ModelArguments:
 
     _argument_group_name = "model"
 
-    model_type: str = field(
-        default="glocal_xml",
-        metadata={"help": "Family of a new model: aplc_xlnet, glocal_xml, light_attention or me_xml."},
+    model_type: str = option("glocal_xml", "Family of a new model: aplc_xlnet, glocal_xml, light_attention or me_xml.")
+    encoder: str | None = option(
+        None,
+        "Encoder a new model starts from: a folder, a Hub id, `minilm` for the one that the extra "
+        "`minilm` installs, `word_lstm` for one made from the training texts and word vectors, or `none` for a "
+        "model of experts alone, with the tokenizer of `minilm`.",
     )
-    encoder: str | None = field(
-        default=None,
-        metadata={
-            "help": "Encoder a new model starts from: a folder, a Hub id, `minilm` for the one that the extra "
-            "`minilm` installs, `word_lstm` for one made from the training texts and word vectors, or `none` for a "
-            "model of experts alone, with the tokenizer of `minilm`."
-        },
+    tokenizer: str | None = option(
+        None,
+        "With `--encoder none`: folder or Hub id of a tokenizer, that of the encoder that may come later; "
+        "default: that of `minilm` where it is installed, else one of words made from the training texts.",
     )
-    tokenizer: str | None = field(
-        default=None,
-        metadata={
-            "help": "With `--encoder none`: folder or Hub id of a tokenizer, that of the encoder that may come later; "
-            "default: that of `minilm` where it is installed, else one of words made from the training texts."
-        },
-    )
-    model: str | None = field(
-        default=None, metadata={"help": "Trained model (folder or Hub id) to evaluate, predict with or train further."}
-    )
-    model_config: JSONObject = field(
-        default=None, metadata={"help": "Fields of the model's configuration, as JSON: '{\"local_layer\": 1}'."}
-    )
+    model: str | None = option(None, "Trained model (folder or Hub id) to evaluate, predict with or train further.")
+    model_config: JSONObject = option(None, "Fields of the model's configuration, as JSON: '{\"local_layer\": 1}'.")
 
-    label_tree: dict | str | None = field(
-        default=None,
-        metadata={
-            "help": "Score clusters of labels first, and then the labels of the best ones alone: options to build the "
-            'tree with, as JSON: \'{"cluster_size": 100, "height": 1, "branching": 16, "features": "texts", '
-            "\"seed\": 0}' ('{}' for these, their defaults; features may be texts, names or text_embeddings), or the "
-            "label_tree.npz of another run. For tens of thousands of labels and more."
-        },
+    label_tree: dict | str | None = option(
+        None,
+        "Score clusters of labels first, and then the labels of the best ones alone: options to build the "
+        'tree with, as JSON: \'{"cluster_size": 100, "height": 1, "branching": 16, "features": "texts", '
+        "\"seed\": 0}' ('{}' for these, their defaults; features may be texts, names or text_embeddings), or the "
+        "label_tree.npz of another run. For tens of thousands of labels and more.",
     )
-    experts: list[str] = field(
-        default_factory=lambda: ["lexical", "memory", "dense"],
-        metadata={
-            "help": "Experts beside the heads of the family, fitted on the training texts in seconds to minutes: "
-            "`lexical` (a linear model over tokens), `memory` (training texts with similar words), `dense` (training "
-            "texts with similar document embeddings; needs an encoder), or `none`."
-        },
+    experts: list[str] = option(
+        ["lexical", "memory", "dense"],
+        "Experts beside the heads of the family, fitted on the training texts in seconds to minutes: "
+        "`lexical` (a linear model over tokens), `memory` (training texts with similar words), `dense` (training "
+        "texts with similar document embeddings; needs an encoder), or `none`.",
     )
-    encoder_dropout: bool = field(
-        default=False,
-        metadata={
-            "help": "Train with the dropout that the encoder was pretrained with. Off by default, which makes a step "
-            "about a quarter shorter on a CPU."
-        },
+    encoder_dropout: bool = option(
+        False,
+        "Train with the dropout that the encoder was pretrained with. Off by default, which makes a step "
+        "about a quarter shorter on a CPU.",
     )
-    encoder_options: JSONObject = field(
-        default=None,
-        metadata={
-            "help": "Options with which the encoder of a new model is loaded, such as `revision`, as JSON: "
-            '\'{"revision": "main"}\'. Those of word_lstm: vectors (a file), max_words, min_texts, '
-            "embedding_size, lstm_size, num_hidden_layers, embedding_dropout, output_dropout."
-        },
+    encoder_options: JSONObject = option(
+        None,
+        "Options with which the encoder of a new model is loaded, such as `revision`, as JSON: "
+        '\'{"revision": "main"}\'. Those of word_lstm: vectors (a file), max_words, min_texts, '
+        "embedding_size, lstm_size, num_hidden_layers, embedding_dropout, output_dropout.",
     )
 
     def __post_init__(self):

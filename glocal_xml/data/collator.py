@@ -6,6 +6,7 @@ from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,7 +39,6 @@ class XMTCCollator:
         tokens = {name: [row[name] for row in rows] for name in fields}
         batch = dict(self.tokenizer.pad(tokens, pad_to_multiple_of=self.pad_to_multiple_of, return_tensors="pt"))
         if all("text_ids" in row for row in rows):
-            # At least one column, for texts without a token.
             batch["text_ids"] = self.padded_ids([row["text_ids"] for row in rows])
         labelled = sum("labels" in row for row in rows)
         if labelled not in (0, len(rows)):
@@ -50,12 +50,9 @@ class XMTCCollator:
     @staticmethod
     def padded_ids(rows: Sequence[Sequence[int]]) -> torch.Tensor:
         """Ids of each text as one tensor, padded by -100."""
-        lists = [_whole_numbers(ids) for ids in rows]
-        width = max(1, max(len(ids) for ids in lists))
-        padded = torch.full((len(rows), width), _NO_LABEL, dtype=torch.int64)
-        for row, ids in zip(padded, lists, strict=True):
-            row[: len(ids)] = ids
-        return padded
+        # With a first row that sets the type and gives texts without ids a column, too.
+        lists = [torch.tensor([_NO_LABEL]), *map(_whole_numbers, rows)]
+        return pad_sequence(lists, batch_first=True, padding_value=_NO_LABEL)[1:]
 
 
 def _whole_numbers(ids: Any) -> torch.Tensor:

@@ -78,10 +78,7 @@ def load_xmtc_dataset(
 
 
 def _check_request(
-    files: Mapping[str, Any],
-    label_space: LabelSpace | None,
-    label_names: list[str] | None,
-    reader_options: dict[str, Any],
+    files: Mapping[str, Any], label_space: LabelSpace | None, label_names: list[str] | None, options: dict[str, Any]
 ) -> None:
     if not isinstance(files, Mapping):
         raise ValueError(f'files is a {type(files).__name__}; give its parts by name, such as {{"train": …}}')
@@ -90,14 +87,14 @@ def _check_request(
             f"files has the parts {sorted(files)}, allowed are {list(_PARTS)}; rename or remove the others"
         )
     known = list(signature(read_rows).parameters)[1:]
-    unknown = sorted(set(reader_options) - set(known))
+    unknown = sorted(set(options) - set(known))
     if unknown:
         raise ValueError(f"unknown options {unknown}, allowed are {known}; correct or remove them")
     if label_space is not None and label_names is not None:
         raise ValueError("label_space and label_names are both given; the space has names already, leave one out")
     if label_space is None and "train" not in files:
         raise ValueError("there is neither a train part nor a label_space; give the label_space of the trained model")
-    if reader_options.get("labels_path") is not None and len(files) > 1:
+    if options.get("labels_path") is not None and len(files) > 1:
         raise ValueError(
             f"labels_path is one file, but there are {len(files)} parts; leave it out and call the label files "
             "like the text files, with `labels` in place of `texts`"
@@ -165,12 +162,8 @@ def load_hub_dataset(
 
     Args:
         name_or_path: A folder written by `save_to_disk`, or anything `datasets.load_dataset` takes.
-        config: Configuration of the dataset.
-        text_column: The column of texts.
-        labels_column: The column of labels.
+        config, streaming, revision: As `datasets.load_dataset` takes them.
         split_map: Which split is "train", "validation" and "test"; by default those of these names.
-        streaming: Whether to stream the dataset.
-        revision: Branch, tag or commit of a dataset on the Hub.
     """
     path = Path(name_or_path)
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
@@ -186,22 +179,16 @@ def load_hub_dataset(
             f"{name_or_path} has the splits {sorted(splits)}, wanted are {sorted(split_map.values()) or _PARTS}; "
             'pass split_map, such as {"train": "train", "validation": "dev"}'
         )
-    return {
-        name: _with_standard_columns(splits[split], text_column, labels_column) for name, split in split_map.items()
-    }
-
-
-def _with_standard_columns(
-    dataset: Dataset | IterableDataset, text_column: str, labels_column: str
-) -> Dataset | IterableDataset:
     wanted = {text_column: "text", labels_column: "labels"}
-    known = dataset.column_names or list(wanted)
-    missing = [column for column in wanted if column not in known]
-    if missing:
-        raise ValueError(f"the dataset has no column {missing[0]!r}, only {known}; name the right one")
     renamed = {old: new for old, new in wanted.items() if old != new}
-    dataset = dataset.select_columns(list(wanted))
-    return dataset.rename_columns(renamed) if renamed else dataset
+    found = {}
+    for name, split in split_map.items():
+        known = splits[split].column_names or list(wanted)
+        missing = [column for column in wanted if column not in known]
+        if missing:
+            raise ValueError(f"the dataset has no column {missing[0]!r}, only {known}; name the right one")
+        found[name] = splits[split].select_columns(list(wanted)).rename_columns(renamed)
+    return found
 
 
 def split_validation(dataset: Dataset, *, fraction_or_size: float | int, seed: int) -> tuple[Dataset, Dataset]:
@@ -233,13 +220,10 @@ def tokenize(
         raise ValueError(
             f"max_length is {max_length}, but {special} special tokens are added; give at least {special + 1}"
         )
-    options: dict[str, Any] = {"fn_kwargs": {"tokenizer": tokenizer, "max_length": max_length}}
-    if num_proc is not None:
-        if isinstance(dataset, (IterableDataset, IterableDatasetDict)):
-            raise ValueError(
-                f"num_proc is {num_proc}, but a streamed dataset is tokenized while it is read; leave it out"
-            )
-        options["num_proc"] = num_proc
+    options = {} if num_proc is None else {"num_proc": num_proc}
+    if options and isinstance(dataset, (IterableDataset, IterableDatasetDict)):
+        raise ValueError(f"num_proc is {num_proc}, but a streamed dataset is tokenized while it is read; leave it out")
+    options["fn_kwargs"] = {"tokenizer": tokenizer, "max_length": max_length}
     return dataset.map(_tokenize_batch, batched=True, remove_columns=["text"], **options)
 
 

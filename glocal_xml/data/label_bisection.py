@@ -60,15 +60,12 @@ def label_group(rows: csr_matrix) -> LabelGroup:
 
 
 def bisect(group: LabelGroup, key: tuple[int, ...], run: Run = map) -> tuple[np.ndarray, np.ndarray]:
-    """Halves a group by 2-means under cosine and returns the places of either half; the first has the odd label.
+    """
+    Halves a group of two labels or more by 2-means under cosine and returns the places of either half; the first has
+    the odd label. `key` seeds the choice of the two labels that are the first means.
 
     A round takes the labels for the first half whose similarities to the two means differ most, of equal ones the
     lowest ids. The last round is the one that adds less than 0.01 % to the sum of all similarities to the own mean.
-
-    Args:
-        group: At least two labels.
-        key: Numbers that seed the choice of the two labels which are the first means.
-        run: Maps a function over the pieces of a large group.
     """
     pieces = [(places, rows, rows.T) for places, rows in _row_pieces(group.rows)]
 

@@ -32,24 +32,22 @@ def label_features_from_texts(
 
     Args:
         texts: The training texts, read once.
-        label_ids: The label ids of each text.
-        num_labels: All labels; one without texts gets a row of zeros.
+        label_ids, num_labels: The label ids of each text, and the number of all labels; one without texts gets a row
+            of zeros.
         max_features: Most words, the most frequent ones.
         features_per_label: Words kept of a label, see `label_features_from_matrix`.
-        show_progress: Whether to show bars, on a terminal.
     """
     min_df = 2 if len(label_ids) >= _TEXTS_FOR_RARE_WORDS else 1
     vectorizer = TfidfVectorizer(min_df=min_df, max_features=max_features, sublinear_tf=True, dtype=np.float32)
-    disable = None if show_progress else True
+    bar = tqdm(texts, "words", len(label_ids), unit=" texts", disable=None if show_progress else True)
     try:
-        matrix = vectorizer.fit_transform(tqdm(texts, "words", len(label_ids), unit=" texts", disable=disable))
+        matrix = vectorizer.fit_transform(bar)
     except ValueError as error:
         raise ValueError(
             f"no TF-IDF could be made of the texts ({error}); give texts with words that recur"
         ) from error
-    return label_features_from_matrix(
-        matrix, label_ids, num_labels, features_per_label=features_per_label, show_progress=show_progress
-    )
+    options = {"features_per_label": features_per_label, "show_progress": show_progress}
+    return label_features_from_matrix(matrix, label_ids, num_labels, **options)
 
 
 def label_features_from_matrix(
@@ -64,12 +62,10 @@ def label_features_from_matrix(
 
     Args:
         matrix: Sparse features of the texts, one row each, such as `read_sparse` gives.
-        label_ids: The label ids of each text.
-        num_labels: All labels; one without texts gets a row of zeros.
+        label_ids, num_labels: The label ids of each text, and the number of all labels.
         features_per_label: How many of the largest features of a label are kept, which bounds the result by 8 bytes
             times this times labels; None keeps all. Frequent labels lose by it: on debtags rows of 500 features have a
             mean cosine of 0.988 with the whole rows (0.932 at least), and clusters made of either are equally tight.
-        show_progress: Whether to show a bar, on a terminal.
     """
     if features_per_label is not None and features_per_label < 1:
         raise ValueError(f"features_per_label is {features_per_label}; give at least 1, or None to keep all")
@@ -92,12 +88,9 @@ def label_features_from_matrix(
 def label_features_from_embeddings(
     embeddings: np.ndarray, label_ids: Sequence[Sequence[int]], num_labels: int
 ) -> np.ndarray:
-    """Returns the mean embedding of each label's texts, float32; zeros for a label without texts.
-
-    Args:
-        embeddings: One embedding for each text, (texts, size).
-        label_ids: The label ids of each text.
-        num_labels: All labels.
+    """
+    Returns the mean embedding of each label's texts, float32, from `embeddings` of shape (texts, size); zeros for a
+    label without texts.
     """
     texts_of_labels = _texts_of_labels(label_ids, num_labels, len(embeddings))
     sums = texts_of_labels @ np.asarray(embeddings, dtype=np.float32)  # (labels, size)

@@ -98,7 +98,6 @@ def build_label_tree(
         branching: Children of a node above the clusters, a power of two; the root may have fewer or, in the end, more.
         seed: Seeds the choice of the first means.
         workers: Threads; by default one for each processor.
-        show_progress: Whether to show a bar, on a terminal.
     """
     workers = (os.cpu_count() or 1) if workers is None else workers
     _check_options(cluster_size, height, branching, seed, workers)
@@ -108,10 +107,12 @@ def build_label_tree(
     generations = kept[-1]
     groups = [label_group(rows)]
     del rows
-    disable = None if show_progress else True
-    with tqdm(total=num_labels * generations, desc="label tree", unit=" placements", disable=disable) as progress:
+    bar = {"desc": "label tree", "unit": " placements", "disable": None if show_progress else True}
+    with tqdm(total=num_labels * generations, **bar) as progress:
         clusters = _clusters(groups, generations, seed, workers, progress)
-    return LabelTree(_child_starts(clusters, kept), np.concatenate(clusters))
+    inner = [np.arange((1 << upper) + 1, dtype=np.int64) << (lower - upper) for upper, lower in pairwise(kept)]
+    starts = np.cumsum([0, *map(len, clusters)], dtype=np.int64)
+    return LabelTree((*inner, starts), np.concatenate(clusters))
 
 
 def _clusters(groups: list[LabelGroup], generations: int, seed: int, workers: int, progress: tqdm) -> list[np.ndarray]:
@@ -183,12 +184,6 @@ def _kept_generations(num_labels: int, cluster_size: int, height: int, branching
     return range(generations, 0, -(branching.bit_length() - 1))[:height][::-1]
 
 
-def _child_starts(clusters: list[np.ndarray], kept: range) -> tuple[np.ndarray, ...]:
-    inner = [np.arange((1 << upper) + 1, dtype=np.int64) << (lower - upper) for upper, lower in pairwise(kept)]
-    sizes = [0, *(len(cluster) for cluster in clusters)]
-    return (*inner, np.cumsum(sizes, dtype=np.int64))
-
-
 def _check_options(cluster_size: int, height: int, branching: int, seed: int, workers: int) -> None:
     lowest = {"cluster_size": (cluster_size, 2), "height": (height, 1), "seed": (seed, 0), "workers": (workers, 1)}
     for name, (value, least) in lowest.items():
@@ -209,16 +204,13 @@ def _checked_features(features: csr_matrix | np.ndarray) -> csr_matrix:
             rows = rows.copy()
             rows.sum_duplicates()
     else:
-        rows = _as_sparse(np.asarray(features, dtype=np.float32))
+        # All entries; looking for zeros, as scipy does, would take several times the memory.
+        num_rows, num_columns = features.shape
+        index = np.int32 if features.size <= np.iinfo(np.int32).max else np.int64
+        columns = np.tile(np.arange(num_columns, dtype=index), num_rows)
+        starts = np.arange(0, features.size + 1, num_columns, dtype=index)
+        values = np.asarray(features, dtype=np.float32).ravel()
+        rows = csr_matrix((values, columns, starts), shape=features.shape)
     if not np.isfinite(rows.data).all():
         raise ValueError("features hold values that are infinite or not a number; give finite ones")
     return rows
-
-
-def _as_sparse(dense: np.ndarray) -> csr_matrix:
-    """Returns all entries as sparse rows; looking for zeros, as scipy does, would take several times the memory."""
-    num_rows, num_columns = dense.shape
-    index = np.int32 if dense.size <= np.iinfo(np.int32).max else np.int64
-    columns = np.tile(np.arange(num_columns, dtype=index), num_rows)
-    starts = np.arange(0, dense.size + 1, num_columns, dtype=index)
-    return csr_matrix((dense.ravel(), columns, starts), shape=dense.shape)

@@ -2,16 +2,13 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from scipy.sparse import csr_matrix
-
 from .array_files import read_sparse_matrix
 from .repository_formats import named_labels
-from .rows import RowProblem
-from .text_files import paired_lines
+from .rows import Records, RowProblem, converted
+from .text_files import paired_lines, read_text_lines
 
 _INDEXED_LINE = re.compile(rb"\d+(:[^,\t]*)?(,\d+(:[^,\t]*)?)*\t")
 
@@ -21,8 +18,8 @@ def is_indexed_line(line: bytes) -> bool:
     return _INDEXED_LINE.match(line) is not None
 
 
-def pecos_parser(label_names: list[str] | None, allow_no_labels: bool) -> Callable[[str], tuple[str, list[str]]]:
-    """Returns the function that turns a line into (text, labels)."""
+def read_pecos_pairs(path: Path, label_names: list[str] | None, allow_no_labels: bool) -> Records:
+    """Yields (line number, (text, labels)) of lines that begin with label indices and a tab."""
 
     def parse(line: str) -> tuple[str, list[str]]:
         indices, tab, text = line.partition("\t")
@@ -36,7 +33,7 @@ def pecos_parser(label_names: list[str] | None, allow_no_labels: bool) -> Callab
             raise RowProblem("labels that are no indices:", repr(indices[:50]), "write `label,label<tab>text`")
         return text, named_labels([int(item) for item in digits], label_names)
 
-    return parse
+    return converted(read_text_lines(path), parse)
 
 
 def matrix_file(path: Path) -> Path | None:
@@ -47,23 +44,16 @@ def matrix_file(path: Path) -> Path | None:
     return candidate if candidate.exists() else None
 
 
-def read_matrix_pairs(
-    path: Path, labels_path: str | os.PathLike | None, label_names: list[str] | None
-) -> Iterator[tuple[int, tuple[str, list[str]] | RowProblem]]:
+def read_matrix_pairs(path: Path, labels_path: str | os.PathLike | None, label_names: list[str] | None) -> Records:
     """Yields (line number, (text, labels)) of lines of text and the rows of a SciPy matrix in `.npz`."""
     labels_file = matrix_file(path) if labels_path is None else Path(labels_path)
     if labels_file is None:
         raise FileNotFoundError(
             f"the labels of {path} are not beside it: call them Y….npz where the texts are X….txt, or pass labels_path"
         )
-    return paired_lines(path, labels_file, _matrix_labels(read_sparse_matrix(labels_file), label_names), unit="row")
-
-
-def _matrix_labels(matrix: csr_matrix, label_names: list[str] | None) -> Iterator[tuple[int, list[str] | RowProblem]]:
-    for number, (start, stop) in enumerate(pairwise(matrix.indptr), start=1):
-        # A stored zero is no label.
-        indices = matrix.indices[start:stop][matrix.data[start:stop] != 0].tolist()
-        try:
-            yield number, named_labels(indices, label_names)
-        except RowProblem as problem:
-            yield number, problem
+    matrix = read_sparse_matrix(labels_file)
+    # A stored zero is no label.
+    matrix.eliminate_zeros()
+    indices = (matrix.indices[start:stop].tolist() for start, stop in pairwise(matrix.indptr))
+    labels = converted(enumerate(indices, start=1), lambda indices: named_labels(indices, label_names))
+    return paired_lines(path, labels_file, labels, unit="row")

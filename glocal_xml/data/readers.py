@@ -1,18 +1,16 @@
 """Readers: one function per file format, all of them giving rows of `{"text", "labels"}`."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
 
-from .pecos_formats import is_indexed_line, matrix_file, pecos_parser, read_matrix_pairs
-from .repository_formats import read_aplc_records, read_label_map, sparse_header, xc_parser
-from .rows import BadRow, BadRows, RowProblem, clean_row
+from .pecos_formats import is_indexed_line, matrix_file, read_matrix_pairs, read_pecos_pairs
+from .repository_formats import read_aplc_records, read_label_map, read_xc_pairs, sparse_header
+from .rows import BadRows, Records, RowProblem, clean_row, converted, good_records
 from .text_files import (
     check_file,
-    check_text_file,
     paired_lines,
     read_cells,
     read_json_objects,
@@ -22,9 +20,8 @@ from .text_files import (
     table_rows,
 )
 
+_WITH_FIELDS = ("jsonl", "csv", "tsv", "aplc_csv")
 FILE_FORMATS = ("jsonl", "csv", "tsv", "text_pair", "aplc_csv", "xc_json", "pecos", "pecos_npz", "sparse")
-
-__all__ = ["FILE_FORMATS", "BadRow", "BadRows", "detect_format", "files_of_texts", "read_label_strings", "read_rows"]
 
 
 def read_rows(
@@ -53,14 +50,28 @@ def read_rows(
         allow_no_labels: Whether a row may have no labels, and a file no place for them.
         bad_rows: Where bad rows are reported; by default the first one is an error.
     """
-    path = check_text_file(path)
+    path = check_file(path)
     if file_format is None:
         file_format = detect_format(path, text_column=text_column, labels_column=labels_column)
     _check_options(path, file_format, label_delimiter, labels_path, label_map)
-    columns = (text_column, labels_column)
-    records, parse = _records(path, file_format, columns, labels_path, label_map, allow_no_labels)
     delimiter = label_delimiter or (" " if file_format == "text_pair" else ",")
-    return valid_rows(path, records, parse, delimiter, allow_no_labels, bad_rows or BadRows())
+    if file_format in _WITH_FIELDS:
+        pairs = _field_pairs(path, file_format, text_column, labels_column, allow_no_labels)
+    elif file_format == "text_pair":
+        labels_file = _labels_file(path, labels_path, allow_no_labels)
+        if labels_file is None:
+            pairs = converted(read_text_lines(path), lambda text: (text, ""))
+        else:
+            pairs = paired_lines(path, labels_file, read_text_lines(labels_file))
+    else:
+        label_names = None if label_map is None else read_label_map(label_map)
+        if file_format == "xc_json":
+            pairs = read_xc_pairs(path, label_names, allow_no_labels)
+        elif file_format == "pecos":
+            pairs = read_pecos_pairs(path, label_names, allow_no_labels)
+        else:
+            pairs = read_matrix_pairs(path, labels_path, label_names)
+    return valid_rows(path, pairs, delimiter, allow_no_labels, bad_rows)
 
 
 def read_label_strings(
@@ -72,41 +83,31 @@ def read_label_strings(
     **_: Any,
 ) -> Iterator[str]:
     """Yields the labels of each row of a table or of JSON lines that has them in one string, as they are written."""
-    path, columns = check_file(path), (text_column, labels_column)
+    path = check_file(path)
     file_format = file_format or detect_format(path, text_column=text_column, labels_column=labels_column)
-    if file_format not in ("jsonl", "csv", "tsv", "aplc_csv"):
-        return
-    records, parse = _records(path, file_format, columns, None, None, allow_no_labels=True)
-    for _, record in records:
-        with suppress(RowProblem):
-            labels = None if isinstance(record, RowProblem) else parse(record)[1]
-            if isinstance(labels, str):
-                yield labels
+    if file_format in _WITH_FIELDS:
+        for _, pair in _field_pairs(path, file_format, text_column, labels_column, allow_no_labels=True):
+            if not isinstance(pair, RowProblem) and isinstance(pair[1], str):
+                yield pair[1]
 
 
-def _records(
-    path: Path,
-    file_format: str,
-    columns: tuple[str, str],
-    labels_path: str | os.PathLike | None,
-    label_map: str | os.PathLike | None,
-    allow_no_labels: bool,
-) -> tuple[Iterable[tuple[int, Any]], Callable[[Any], tuple[Any, Any]]]:
-    """The records of a file with their lines, and what makes text and labels of one."""
-    if file_format == "jsonl":
-        return read_json_objects(path), _field_parser(*columns, allow_no_labels)
-    if file_format in ("csv", "tsv"):
-        return _table(path, file_format, *columns, allow_no_labels), _field_parser(*columns, allow_no_labels)
+def _field_pairs(path: Path, file_format: str, text_column: str, labels_column: str, allow_no_labels: bool) -> Records:
+    """Yields (line number, (text, labels)) of a file of named fields."""
     if file_format == "aplc_csv":
-        return read_aplc_records(path), _field_parser("text", "labels", allow_no_labels)
-    if file_format == "text_pair":
-        return _text_pairs(path, labels_path, allow_no_labels), tuple
-    label_names = None if label_map is None else read_label_map(label_map)
-    if file_format == "xc_json":
-        return read_json_objects(path), xc_parser(label_names, allow_no_labels)
-    if file_format == "pecos":
-        return read_text_lines(path), pecos_parser(label_names, allow_no_labels)
-    return read_matrix_pairs(path, labels_path, label_names), tuple
+        records, text_column, labels_column = read_aplc_records(path), "text", "labels"
+    elif file_format == "jsonl":
+        records = read_json_objects(path)
+    else:
+        records = _table(path, file_format, text_column, labels_column, allow_no_labels)
+
+    def parse(record: dict) -> tuple[Any, Any]:
+        for name in (text_column,) if allow_no_labels else (text_column, labels_column):
+            if name not in record:
+                remedy = f"the row has {shortened(list(record))}: name the right one as text_column or labels_column"
+                raise RowProblem("missing field", repr(name), remedy)
+        return record[text_column], record.get(labels_column, [])
+
+    return converted(records, parse)
 
 
 def _check_options(
@@ -136,46 +137,19 @@ def _check_options(
 
 
 def valid_rows(
-    source: str | os.PathLike,
-    records: Iterable[tuple[int, Any]],
-    parse: Callable[[Any], tuple[Any, Any]],
-    delimiter: str,
-    allow_no_labels: bool,
-    bad_rows: BadRows,
+    source: str | os.PathLike, pairs: Records, delimiter: str, allow_no_labels: bool, bad_rows: BadRows | None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the clean rows of records, each of which `parse` turns into text and labels; others are reported."""
-    for line, record in records:
-        try:
-            if isinstance(record, RowProblem):
-                raise record
-            text, labels = parse(record)
-            row = clean_row(text, labels, label_delimiter=delimiter, allow_no_labels=allow_no_labels)
-        except RowProblem as problem:
-            bad_rows.report(source, line, problem)
-        else:
-            yield row
+    """Yields the clean rows of numbered pairs of text and labels; others are reported."""
+    options = {"label_delimiter": delimiter, "allow_no_labels": allow_no_labels}
+    rows = converted(pairs, lambda pair: clean_row(*pair, **options))
+    return (row for _, row in good_records(source, rows, bad_rows))
 
 
-def _field_parser(text_column: str, labels_column: str, allow_no_labels: bool) -> Callable[[dict], tuple[Any, Any]]:
-    def parse(record: dict) -> tuple[Any, Any]:
-        for name in (text_column,) if allow_no_labels else (text_column, labels_column):
-            if name not in record:
-                remedy = f"the row has {shortened(list(record))}: name the right one as text_column or labels_column"
-                raise RowProblem("missing field", repr(name), remedy)
-        return record[text_column], record.get(labels_column, [])
-
-    return parse
-
-
-def _table(
-    path: Path, file_format: str, text_column: str, labels_column: str, allow_no_labels: bool
-) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
+def _table(path: Path, file_format: str, text_column: str, labels_column: str, allow_no_labels: bool) -> Records:
     first = next(read_lines(path)).decode("utf-8", "replace")
     # Where .csv is written with a decimal comma, its cells often have no comma between them.
     records = read_cells(path, "\t" if file_format == "tsv" else table_delimiter(first, text_column))
-    header = next(records, (0, []))[1]
-    if isinstance(header, RowProblem):
-        raise BadRow(f"{path}, line 1: {header}")
+    _, header = next(good_records(path, records), (1, []))
     header = [name.strip() for name in header]
     for name in (text_column,) if allow_no_labels else (text_column, labels_column):
         if name not in header:
@@ -187,15 +161,6 @@ def _table(
         if header.count(name) > 1:
             raise ValueError(f"{path} has {header.count(name)} columns {name!r}; give each column a name of its own")
     return table_rows(header, records)
-
-
-def _text_pairs(
-    path: Path, labels_path: str | os.PathLike | None, allow_no_labels: bool
-) -> Iterator[tuple[int, tuple[str, str] | RowProblem]]:
-    labels_file = _labels_file(path, labels_path, allow_no_labels)
-    if labels_file is None:
-        return ((line, text if isinstance(text, RowProblem) else (text, "")) for line, text in read_text_lines(path))
-    return paired_lines(path, labels_file, read_text_lines(labels_file))
 
 
 def _labels_file(path: Path, labels_path: str | os.PathLike | None, allow_no_labels: bool) -> Path | None:
@@ -218,11 +183,10 @@ def _labels_file(path: Path, labels_path: str | os.PathLike | None, allow_no_lab
 def files_of_texts(path: str | os.PathLike, file_format: str) -> list[Path]:
     """A file of texts, and the one with their labels where that is another one."""
     path = check_file(path)
-    apart = None
     if file_format == "text_pair":
         apart = _labels_file(path, None, allow_no_labels=True)
-    elif file_format == "pecos_npz":
-        apart = matrix_file(path)
+    else:
+        apart = matrix_file(path) if file_format == "pecos_npz" else None
     return [path] if apart is None else [path, apart]
 
 

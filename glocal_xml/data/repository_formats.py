@@ -3,7 +3,6 @@
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
 from math import isfinite
 from pathlib import Path
 from reprlib import repr as shortened
@@ -12,18 +11,18 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from .rows import BadRow, RowProblem, check_encodable
+from .rows import BadRow, Records, RowProblem, check_encodable, converted, good_records
 from .text_files import check_file, read_cells, read_json_objects, read_lines, read_text_lines, table_rows
 
 _LARGEST_INDEX = 2**63 - 1
 _SPARSE_LINE = "write `label,label feature:value feature:value` with indices below those of the header"
 
 
-def read_aplc_records(path: Path) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
+def read_aplc_records(path: Path) -> Records:
     """Yields (line number, `guid`, `text` and `labels`) after checking that the header has three columns."""
     records = read_cells(path, ",")
-    _, header = next(records, (0, None))
-    if not isinstance(header, list) or len(header) != 3:
+    _, header = next(good_records(path, records), (1, []))
+    if len(header) != 3:
         raise ValueError(f"{path}: the header is {header!r}, aplc_csv needs three columns (guid, text, labels)")
     # A file without header would lose its first row.
     if any(name.strip().isdigit() for name in header):
@@ -33,8 +32,8 @@ def read_aplc_records(path: Path) -> Iterator[tuple[int, dict[str, str] | RowPro
     return table_rows(("guid", "text", "labels"), records)
 
 
-def xc_parser(label_names: list[str] | None, allow_no_labels: bool) -> Callable[[dict], tuple[Any, Any]]:
-    """Returns the function that turns a Repository object into (text, labels)."""
+def read_xc_pairs(path: Path, label_names: list[str] | None, allow_no_labels: bool) -> Records:
+    """Yields (line number, (text, labels)) of the Repository's objects."""
 
     def parse(record: dict) -> tuple[str, list[str]]:
         parts = [record.get("title", ""), record.get("content", "")]
@@ -45,7 +44,7 @@ def xc_parser(label_names: list[str] | None, allow_no_labels: bool) -> Callable[
             raise RowProblem("missing field", "'target_ind'", f"the row has {shortened(list(record))}")
         return text, named_labels(record.get("target_ind", []), label_names)
 
-    return parse
+    return converted(read_json_objects(path), parse)
 
 
 def named_labels(indices: Any, label_names: list[str] | None) -> list[str]:
@@ -66,29 +65,11 @@ def read_label_map(path: str | os.PathLike) -> list[str]:
     Names are made unique: an empty title becomes the uid or the index, a repeated one gets it appended.
     """
     path = check_file(path)
-    _, first = next(read_text_lines(path))
-    is_json = isinstance(first, str) and first.lstrip().startswith("{")
-    named = []
-    for index, (line, record) in enumerate(read_json_objects(path) if is_json else read_text_lines(path)):
-        try:
-            named.append(_title_and_key(index, record))
-        except RowProblem as problem:
-            raise BadRow(f"{path}, line {line}: {problem}") from problem
-    return _unique_names(named)
-
-
-def _title_and_key(index: int, record: dict | str | RowProblem) -> tuple[str, str]:
-    if isinstance(record, RowProblem):
-        raise record
-    if isinstance(record, str):
-        record = {"title": record}
-    title, uid = (" ".join(str(record.get(name) or "").split()) for name in ("title", "uid"))
-    check_encodable(title + uid)
-    key = uid or str(index)
-    return title or key, key
-
-
-def _unique_names(named: list[tuple[str, str]]) -> list[str]:
+    is_json = next(read_lines(path)).lstrip().startswith(b"{")
+    records = converted(read_json_objects(path) if is_json else read_text_lines(path), _title_and_uid)
+    # What has no title or no uid goes by its index.
+    keyed = [(title, uid or str(index)) for index, (_, (title, uid)) in enumerate(good_records(path, records))]
+    named = [(title or key, key) for title, key in keyed]
     times = Counter(title for title, _ in named)
     taken = {title for title, count in times.items() if count == 1}
     names = []
@@ -99,6 +80,13 @@ def _unique_names(named: list[tuple[str, str]]) -> list[str]:
         taken.add(name)
         names.append(name)
     return names
+
+
+def _title_and_uid(record: dict | str) -> tuple[str, str]:
+    record = {"title": record} if isinstance(record, str) else record
+    title, uid = (" ".join(str(record.get(name) or "").split()) for name in ("title", "uid"))
+    check_encodable(title + uid)
+    return title, uid
 
 
 def read_sparse(path: str | os.PathLike) -> tuple[csr_matrix, list[list[int]]]:

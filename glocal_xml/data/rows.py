@@ -4,11 +4,14 @@ import ast
 import json
 import os
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from reprlib import repr as shortened
 from typing import Any
 
+# Records with their lines; in the place of one that is broken stands a `RowProblem`.
+Records = Iterator[tuple[int, Any]]
 _MODES = ("error", "skip")
 _KEPT_MESSAGES = 5
 
@@ -17,14 +20,13 @@ class BadRow(ValueError):
     """A row that cannot be used; the message names file, line, what is wrong and the remedy."""
 
 
+@dataclass(eq=False)
 class RowProblem(Exception):
     """What is wrong with the row at hand, before file and line are known."""
 
-    def __init__(self, reason: str, detail: str, remedy: str):
-        super().__init__(reason, detail, remedy)
-        self.reason = reason
-        self.detail = detail
-        self.remedy = remedy
+    reason: str
+    detail: str
+    remedy: str
 
     def __str__(self) -> str:
         return f"{self.reason} {self.detail}".strip() + f"; {self.remedy}"
@@ -61,6 +63,28 @@ class BadRows:
         return f"{self.total} bad rows skipped ({reasons}); first ones: " + " | ".join(self.messages)
 
 
+def converted(records: Records, step: Callable[[Any], Any]) -> Records:
+    """Yields records turned into others by `step`, or into the `RowProblem` or `UnicodeError` that it raises."""
+    for line, record in records:
+        try:
+            record = record if isinstance(record, RowProblem) else step(record)
+        except RowProblem as problem:
+            record = problem
+        except UnicodeError:
+            record = RowProblem("invalid UTF-8", "", "save the file as UTF-8 or repair the line")
+        yield line, record
+
+
+def good_records(source: str | os.PathLike, records: Records, bad_rows: BadRows | None = None) -> Records:
+    """Yields records that are whole and reports the others, by default as an error."""
+    bad_rows = bad_rows or BadRows()
+    for line, record in records:
+        if isinstance(record, RowProblem):
+            bad_rows.report(source, line, record)
+        else:
+            yield line, record
+
+
 def clean_row(text: Any, labels: Any, *, label_delimiter: str, allow_no_labels: bool) -> dict[str, Any]:
     """Returns `{"text", "labels"}` with labels stripped and unique, or raises `RowProblem`."""
     if not isinstance(text, str):
@@ -82,9 +106,8 @@ def _clean_labels(labels: Any, delimiter: str) -> list[str]:
     if not isinstance(labels, list):
         raise RowProblem("wrong type", f"for the labels: {shortened(labels)}", "give a list of strings")
     if len(labels) > 2 and all(label in (0, 1) for label in labels):
-        raise RowProblem(
-            "multi-hot labels", f": {shortened(labels)}", "give the names of those that are 1, or their numbers"
-        )
+        remedy = "give the names of those that are 1, or their numbers"
+        raise RowProblem("multi-hot labels", f": {shortened(labels)}", remedy)
     names = dict.fromkeys(_clean_label(label) for label in labels)
     names.pop("", None)
     return list(names)
@@ -103,11 +126,8 @@ def _written_list(labels: str) -> list[Any]:
             # Python joins strings without a comma between them, as in lists that NumPy writes.
             if isinstance(found, list) and (read is json.loads or labels == repr(found)):
                 return found
-    raise RowProblem(
-        "unreadable list",
-        f"of labels: {shortened(labels)}",
-        'write ["a", "b"], or names with a delimiter',
-    )
+    remedy = 'write ["a", "b"], or names with a delimiter'
+    raise RowProblem("unreadable list", f"of labels: {shortened(labels)}", remedy)
 
 
 def _clean_label(label: Any) -> str:
@@ -127,6 +147,5 @@ def check_encodable(value: str) -> None:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise RowProblem(
-            "lone surrogate", f"in {shortened(value)}", "remove the half of a surrogate pair; UTF-8 cannot hold it"
-        ) from None
+        remedy = "remove the half of a surrogate pair; UTF-8 cannot hold it"
+        raise RowProblem("lone surrogate", f"in {shortened(value)}", remedy) from None

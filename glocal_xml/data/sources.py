@@ -13,7 +13,7 @@ from datasets import ClassLabel, Dataset, Features, IterableDataset, List, Named
 
 from .label_space import LabelSpace
 from .readers import read_label_strings, read_rows, valid_rows
-from .rows import BadRows, RowProblem, is_written_list
+from .rows import BadRows, RowProblem, converted, is_written_list
 
 logger = logging.getLogger(__name__)
 
@@ -40,22 +40,18 @@ class FileSource:
 
     def scan(self) -> Iterator[list[str]]:
         """Yields the labels of each valid row, then logs the bad rows."""
-        bad_rows, digest, num_rows = BadRows(self.bad_rows), hashlib.blake2b(), 0
-        for row in read_rows(self.path, bad_rows=bad_rows, **self.options):
-            num_rows += 1
+        bad_rows, digest = BadRows(self.bad_rows), hashlib.blake2b()
+        for row in _scanned(self.name, read_rows(self.path, bad_rows=bad_rows, **self.options), bad_rows):
             digest.update(repr(row).encode("utf-8"))
             yield row["labels"]
         self.digest = digest.hexdigest()
-        _log_scan(self.name, num_rows, bad_rows)
 
     def encode(self, label_space: LabelSpace) -> Dataset | IterableDataset:
         """Returns the valid rows with label ids; to be called after `scan`."""
         maker = IterableDataset if self.streaming else Dataset
         # The digest of the rows is part of the source, so the Arrow cache of an edited file is not used again.
-        arguments = {"source": self, "label_space": label_space}
-        return maker.from_generator(
-            _encoded_rows, features=_FEATURES, gen_kwargs=arguments, split=NamedSplit(self.name)
-        )
+        given = {"source": self, "label_space": label_space}
+        return maker.from_generator(_encoded_rows, features=_FEATURES, gen_kwargs=given, split=NamedSplit(self.name))
 
 
 def _encoded_rows(source: FileSource, label_space: LabelSpace) -> Iterator[dict[str, Any]]:
@@ -65,7 +61,7 @@ def _encoded_rows(source: FileSource, label_space: LabelSpace) -> Iterator[dict[
 
 @dataclass
 class ColumnReader:
-    """Reads text and labels from the columns of a loaded dataset."""
+    """Reads text and labels from the columns of a loaded dataset, by options of `read_rows`."""
 
     text_column: str = "text"
     labels_column: str = "labels"
@@ -75,26 +71,25 @@ class ColumnReader:
 
     def rows(self, records: Iterable[dict[str, Any]], source: str, bad_rows: BadRows) -> Iterator[dict[str, Any]]:
         """Yields clean rows of text and label names, and reports others."""
-        numbered, delimiter = enumerate(records, start=1), self.label_delimiter or ","
-        return valid_rows(source, numbered, self._parse, delimiter, self.allow_no_labels, bad_rows)
+        pairs = converted(enumerate(records, start=1), self._parse)
+        return valid_rows(source, pairs, self.label_delimiter or ",", self.allow_no_labels, bad_rows)
 
     def _parse(self, row: dict[str, Any]) -> tuple[Any, Any]:
         # Arrow turns a field that a row does not have into a null.
         labels = row.get(self.labels_column)
         if self.class_names is not None and isinstance(labels, list):
-            labels = [self._class_name(label) for label in labels]
+            number = len(self.class_names)
+            outside = [label for label in labels if not isinstance(label, int) or not 0 <= label < number]
+            if outside:
+                allowed = f"the class names have ids from 0 to {number - 1}; repair the row"
+                raise RowProblem("class id outside the names:", repr(outside[0]), allowed)
+            labels = [self.class_names[label] for label in labels]
         return row[self.text_column], labels
-
-    def _class_name(self, label: Any) -> str:
-        if not isinstance(label, int) or not 0 <= label < len(self.class_names):
-            allowed = f"the class names have ids from 0 to {len(self.class_names) - 1}; repair the row"
-            raise RowProblem("class id outside the names:", repr(label), allowed)
-        return self.class_names[label]
 
 
 @dataclass
 class LoadedSource:
-    """A part of a dataset that is a `Dataset` or `IterableDataset`."""
+    """A part of a dataset that is loaded."""
 
     name: str
     dataset: Dataset | IterableDataset
@@ -126,11 +121,9 @@ class LoadedSource:
 
     def scan(self) -> Iterator[list[str]]:
         """Yields the labels of each valid row, then logs the bad rows."""
-        bad_rows, num_rows = BadRows(self.bad_rows), 0
-        for row in self.reader.rows(self.dataset, f"{self.name} dataset", bad_rows):
-            num_rows += 1
-            yield row["labels"]
-        _log_scan(self.name, num_rows, bad_rows)
+        bad_rows = BadRows(self.bad_rows)
+        rows = self.reader.rows(self.dataset, f"{self.name} dataset", bad_rows)
+        return (row["labels"] for row in _scanned(self.name, rows, bad_rows))
 
     def encode(self, label_space: LabelSpace) -> Dataset | IterableDataset:
         """Returns the valid rows with label ids; to be called after `scan`."""
@@ -154,23 +147,21 @@ def guess_label_delimiter(
     label_strings: Iterable[str], name: str, known: Collection[str] = (), earlier: str | None = None
 ) -> str | None:
     """
-    What separates labels: where some are known, what makes the most known ones of the strings. Else the only delimiter
-    that they hold; a comma where there are several, nothing where there is none.
-
-    Args:
-        label_strings: Labels of rows that have them in one string.
-        name: The part of the dataset.
-        known: Labels of the training texts, or of a trained model.
-        earlier: What separates them in the training texts; preferred where others do as well.
+    What separates labels: where some are known, what makes the most known ones of the strings, preferably what
+    separates them in the training texts, `earlier`. Else the only delimiter that they hold; a comma where there are
+    several, nothing where there is none. Warnings call the strings those of the part `name`.
     """
     rows = [row for row in islice(label_strings, _GUESSED_ROWS) if not is_written_list(row)]
     counts = {delimiter: sum(delimiter in row for row in rows) for delimiter in _LABEL_DELIMITERS}
     found = [delimiter for delimiter, count in counts.items() if count]
     # Of equals the first.
     choices = dict.fromkeys((earlier or ",", *_LABEL_DELIMITERS))
-    shares = {delimiter: _known_share(rows, delimiter, known) for delimiter in choices if known}
+    shares = {}
+    for delimiter in choices if known else ():
+        labels = [label.strip() for row in rows for label in row.split(delimiter)]
+        shares[delimiter] = sum(label in known for label in labels) / max(len(labels), 1)
     if any(shares.values()):
-        found = [max(shares, key=lambda delimiter: shares[delimiter])]
+        found = [max(shares, key=shares.get)]
     elif earlier is not None:
         return earlier if rows else None
     if len(found) > 1:
@@ -193,13 +184,12 @@ def read_known_rows(path: str | os.PathLike, known: Iterable[str], **options: An
     return read_rows(path, **options)
 
 
-def _known_share(rows: Iterable[str], delimiter: str, known: Collection[str]) -> float:
-    labels = [label.strip() for row in rows for label in row.split(delimiter)]
-    return sum(label in known for label in labels) / max(len(labels), 1)
-
-
-def _log_scan(name: str, num_rows: int, bad_rows: BadRows) -> None:
-    if not num_rows:
+def _scanned(name: str, rows: Iterable[dict[str, Any]], bad_rows: BadRows) -> Iterator[dict[str, Any]]:
+    is_empty = True
+    for row in rows:
+        is_empty = False
+        yield row
+    if is_empty:
         raise ValueError(f"the {name} part has no valid rows ({bad_rows.summary()}); give at least one")
     if bad_rows.total:
         logger.warning("%s part: %s", name, bad_rows.summary())

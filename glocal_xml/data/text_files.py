@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import zlib
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -14,11 +15,9 @@ from pathlib import Path
 from reprlib import repr as shortened
 from typing import IO, Any, NoReturn
 
-from .rows import BadRow, RowProblem
+from .rows import Records, RowProblem, converted, good_records
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # Bytes that tell what a file is.
 _START = 512
 # First bytes of files that people may give in place of texts.
@@ -61,27 +60,19 @@ def check_file(path: str | os.PathLike) -> Path:
     return path
 
 
-def check_text_file(path: str | os.PathLike) -> Path:
-    """As [`check_file`], of a file that is to be UTF-8 or gzipped."""
-    path = check_file(path)
-    with path.open("rb") as file:
-        _check_start(path, file.read(_START))
-    return path
-
-
 def _check_start(path: Path | str, start: bytes) -> None:
     """Refuses a file whose first bytes say that it is no UTF-8 text: it would be read as nonsense."""
     if start[:2] == _GZIP_MAGIC:
         return
-    if start[:2] in _UTF16_MARKS:
-        raise ValueError(f"{_name(path)} is UTF-16 text; save it as UTF-8, in Excel as `CSV UTF-8`")
+    if start.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        raise ValueError(f"{name_of(path)} is UTF-16 text; save it as UTF-8, in Excel as `CSV UTF-8`")
     found = [kind for magic, kind in _NO_TEXTS.items() if start.startswith(magic)]
     if start[257:262] == b"ustar":
         found.append("a tar archive")
     elif b"\0" in start[:8]:
         found.append("binary, or UTF-16 without its mark")
     if found:
-        raise ValueError(f"{_name(path)} is {found[0]}, not text; unpack it, or save its rows as JSON lines or CSV")
+        raise ValueError(f"{name_of(path)} is {found[0]}, not text; unpack it, or save its rows as JSON lines or CSV")
 
 
 def check_expansion(path: Path | str, packed: int, unpacked: int) -> None:
@@ -95,14 +86,11 @@ def check_expansion(path: Path | str, packed: int, unpacked: int) -> None:
 
 def read_lines(path: Path | str) -> Iterator[bytes]:
     r"""Yields the lines of a plain or gzipped file, ended by `\n` only, without a byte order mark."""
-    for number, line in enumerate(_bounded_lines(path), start=1):
-        if isinstance(line, RowProblem):
-            raise BadRow(f"{_name(path)}, line {number}: {line}")
-        yield line
+    return (line for _, line in good_records(name_of(path), _bounded_lines(path)))
 
 
-def _bounded_lines(path: Path | str) -> Iterator[bytes | RowProblem]:
-    """Yields what `read_lines` does, and a problem in the place of a line that is too long."""
+def _bounded_lines(path: Path | str) -> Records:
+    """Yields what `read_lines` does with its numbers, and a problem in the place of a line that is too long."""
     number = unpacked = 0
     is_cut = False
     with _opened(path) as (file, packed):
@@ -110,19 +98,20 @@ def _bounded_lines(path: Path | str) -> Iterator[bytes | RowProblem]:
             while line := file.readline(LONGEST_LINE + 1):
                 unpacked += len(line)
                 if packed is not None:
-                    check_expansion(_name(path), packed.number, unpacked)
+                    check_expansion(name_of(path), packed.number, unpacked)
                 is_rest, is_cut = is_cut, not line.endswith(b"\n") and (is_cut or len(line) > LONGEST_LINE)
                 # The first part of a line that is too long stands for all of it.
                 if is_rest:
                     continue
                 number += 1
                 if len(line) > LONGEST_LINE:
-                    yield RowProblem("line too long", f"(above {LONGEST_LINE:,} bytes)", "split it, or remove it")
-                else:
-                    yield line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+                    line = RowProblem("line too long", f"(above {LONGEST_LINE:,} bytes)", "split it, or remove it")
+                elif number == 1:
+                    line = line.removeprefix(BOM_UTF8)
+                yield number, line
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ValueError(
-                f"{_name(path)}, after line {number}: damaged gzip file ({error}); copy or compress it again"
+                f"{name_of(path)}, after line {number}: damaged gzip file ({error}); copy or compress it again"
             ) from error
     # What a pipe brings may be nothing; a file was meant to hold something.
     if not number and path != DASH:
@@ -159,27 +148,19 @@ def _opened(path: Path | str) -> Iterator[tuple[IO[bytes], _CountedFile | None]]
             yield unzipped, packed
 
 
-def _name(path: Path | str) -> str:
+def name_of(path: Path | str) -> str:
+    """What errors call a file, or standard input."""
     return "standard input" if path == DASH else os.fspath(path)
 
 
-def read_text_lines(path: Path) -> Iterator[tuple[int, str | RowProblem]]:
+def read_text_lines(path: Path) -> Records:
     """Yields (line number, line without its end)."""
-    for number, line in enumerate(_bounded_lines(path), start=1):
-        try:
-            if isinstance(line, bytes):
-                line = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-            yield number, line
-        except UnicodeDecodeError:
-            yield number, _not_utf8()
+    return converted(_bounded_lines(path), lambda line: line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8"))
 
 
-def read_strict_lines(path: str | os.PathLike) -> Iterator[tuple[int, str]]:
+def read_strict_lines(path: str | os.PathLike) -> Records:
     """Yields (line number, line without its end) of a file in which no line may be broken."""
-    for number, line in read_text_lines(check_file(path)):
-        if isinstance(line, RowProblem):
-            raise BadRow(f"{os.fspath(path)}, line {number}: {line}") from line
-        yield number, line
+    return good_records(path, read_text_lines(check_file(path)))
 
 
 def read_names(path: str | os.PathLike) -> list[str]:
@@ -187,14 +168,16 @@ def read_names(path: str | os.PathLike) -> list[str]:
     return [line.strip() for _, line in read_strict_lines(path) if line.strip()]
 
 
-def read_cells(path: Path, delimiter: str) -> Iterator[tuple[int, list[str] | RowProblem]]:
+def read_cells(path: Path, delimiter: str) -> Records:
     """Yields (number of the first line, cells) of each record of a delimited file, blank lines left out."""
-    lines = (
-        line if isinstance(line, RowProblem) else line.decode("utf-8", "surrogateescape")
-        for line in _bounded_lines(path)
-    )
-    for number, cells in parse_cells(lines, delimiter):
-        yield number, cells if isinstance(cells, RowProblem) or _is_utf8(cells) else _not_utf8()
+    # Bytes that are no UTF-8 are found where it is known which row they belong to.
+    lines = converted(_bounded_lines(path), lambda line: line.decode("utf-8", "surrogateescape"))
+    return converted(parse_cells((line for _, line in lines), delimiter), _encodable)
+
+
+def _encodable(cells: list[str]) -> list[str]:
+    "".join(cells).encode("utf-8")
+    return cells
 
 
 def table_delimiter(header: str, column: str) -> str:
@@ -207,15 +190,14 @@ def table_delimiter(header: str, column: str) -> str:
     return ","
 
 
-def parse_cells(lines: Iterable[str | RowProblem], delimiter: str) -> Iterator[tuple[int, list[str] | RowProblem]]:
+def parse_cells(lines: Iterable[str | RowProblem], delimiter: str) -> Records:
     """
     Yields what `read_cells` does, of lines with their ends. A quote that is never closed, or closed by that of another
     row, makes one row of several: such a row is a problem, and reading continues at its second line.
     """
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-    source, again, number = iter(lines), deque[str | RowProblem](), 0
-    taken: list[str | RowProblem] = []
-    width: int | None = None
+    source, again, taken = iter(lines), deque[str | RowProblem](), list[str | RowProblem]()
+    number = width = 0
 
     def next_lines() -> Iterator[str]:
         size = 0
@@ -237,11 +219,11 @@ def parse_cells(lines: Iterable[str | RowProblem], delimiter: str) -> Iterator[t
             return
         if cells is None:
             cells = taken[0] if isinstance(taken[0], RowProblem) else _broken_row(number + 1, len(taken), "too long")
-        if isinstance(cells, list) and len(taken) > 1 and width not in (None, len(cells)):
+        if isinstance(cells, list) and len(taken) > 1 and width not in (0, len(cells)):
             cells = _broken_row(number + 1, len(taken), f"{len(cells)} cells where the first row has {width}")
         if cells:
             yield number + 1, cells
-            width = width or (len(cells) if isinstance(cells, list) else None)
+            width = width or (len(cells) if isinstance(cells, list) else 0)
         kept = 1 if isinstance(cells, RowProblem) else len(taken)
         again.extendleft(reversed(taken[kept:]))
         number += kept
@@ -254,20 +236,19 @@ def _broken_row(first: int, length: int, error: csv.Error | str) -> RowProblem:
     return RowProblem("broken CSV", span, "close every quote; put the cell in double quotes, doubling those inside")
 
 
-def table_rows(
-    header: Sequence[str], records: Iterable[tuple[int, list[str] | RowProblem]]
-) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
+def table_rows(header: Sequence[str], records: Records) -> Records:
     """Yields (line number, cells by the names of the header)."""
-    for number, cells in records:
-        if isinstance(cells, list) and len(cells) != len(header):
+
+    def named(cells: list[str]) -> dict[str, str]:
+        if len(cells) != len(header):
             detail = f"({len(cells)} where the header has {len(header)})"
-            cells = RowProblem("wrong number of cells", detail, "quote cells that hold the delimiter")
-        yield number, cells if isinstance(cells, RowProblem) else dict(zip(header, cells, strict=True))
+            raise RowProblem("wrong number of cells", detail, "quote cells that hold the delimiter")
+        return dict(zip(header, cells, strict=True))
+
+    return converted(records, named)
 
 
-def paired_lines(
-    path: Path, labels_file: Path, labels: Iterable[tuple[int, Any]], unit: str = "line"
-) -> Iterator[tuple[int, tuple[str, Any] | RowProblem]]:
+def paired_lines(path: Path, labels_file: Path, labels: Records, unit: str = "line") -> Records:
     """Yields (line number, (text, labels)) of two files, line by line."""
     num_texts = num_labels = 0
     for (line, text), (labels_line, own) in zip_longest(read_text_lines(path), labels, fillvalue=(0, None)):
@@ -281,15 +262,18 @@ def paired_lines(
         )
 
 
-def read_json_objects(path: Path) -> Iterator[tuple[int, dict | RowProblem]]:
+def read_json_objects(path: Path) -> Records:
     """Yields (line number, object) of a JSON lines file, blank lines left out."""
-    for number, line in read_text_lines(path):
-        if isinstance(line, RowProblem) or line.strip():
-            yield number, line if isinstance(line, RowProblem) else parse_json_object(line)
+    return json_objects(read_text_lines(path))
 
 
-def parse_json_object(line: str) -> dict | RowProblem:
-    """The JSON object of a line, or why it is none."""
+def json_objects(lines: Records) -> Records:
+    """Yields (line number, object) of numbered lines, blank ones left out."""
+    filled = ((number, line) for number, line in lines if isinstance(line, RowProblem) or line.strip())
+    return converted(filled, _json_object)
+
+
+def _json_object(line: str) -> dict:
     remedy = "write one JSON object per line"
     if line.lstrip().startswith("["):
         remedy += ", without an array around them: `jq -c '.[]'` makes such lines"
@@ -297,9 +281,9 @@ def parse_json_object(line: str) -> dict | RowProblem:
         value = json.loads(line, parse_constant=_refuse_constant, object_pairs_hook=_unique_fields)
     # A deep nest exhausts the parser's stack, and an integer of 5000 digits is a plain ValueError.
     except (ValueError, RecursionError) as error:
-        return RowProblem("broken JSON", f"({error})", remedy)
+        raise RowProblem("broken JSON", f"({error})", remedy) from None
     if not isinstance(value, dict):
-        return RowProblem("not a JSON object:", shortened(value), remedy)
+        raise RowProblem("not a JSON object:", shortened(value), remedy)
     return value
 
 
@@ -312,15 +296,3 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
-
-
-def _not_utf8() -> RowProblem:
-    return RowProblem("invalid UTF-8", "", "save the file as UTF-8 or repair the line")
-
-
-def _is_utf8(cells: list[str]) -> bool:
-    try:
-        "".join(cells).encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

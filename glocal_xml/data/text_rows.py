@@ -8,17 +8,17 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from reprlib import repr as shortened
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import Any
 
 from ..atomic_file import open_atomically
 from ..json_text import json_text
-from .rows import BadRow, RowProblem
-from .text_files import DASH, check_file, parse_cells, parse_json_object, read_lines, table_delimiter, table_rows
+from .rows import RowProblem, converted, good_records
+from .text_files import DASH, check_file, json_objects, name_of, parse_cells, read_lines, table_delimiter, table_rows
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +63,11 @@ def read_text_rows(
     # The size of a pipe is not known.
     if path != DASH and not Path(path).is_fifo():
         check_file(path)
-    return _rows(path, file_format or (None if path == DASH else format_by_name(path)), text_column)
+    return _rows(path, file_format or format_by_name(path), text_column)
 
 
 def _rows(path: str | os.PathLike, file_format: str | None, text_column: str) -> Iterator[dict[str, Any]]:
-    name = "standard input" if path == DASH else os.fspath(path)
+    name = name_of(path)
     lines = _decoded(read_lines(path), name)
     if file_format is None:
         seen = []
@@ -87,53 +87,46 @@ def _rows(path: str | os.PathLike, file_format: str | None, text_column: str) ->
         plain = (line.removesuffix("\n").removesuffix("\r") for line in lines)
         records = ((number, {text_column: line}) for number, line in enumerate(plain, start=1))
     elif file_format == "jsonl":
-        numbered = ((number, line.strip()) for number, line in enumerate(lines, start=1))
-        records = ((number, parse_json_object(line)) for number, line in numbered if line)
+        records = json_objects(enumerate(map(str.strip, lines), start=1))
     else:
         header = next(lines, "")
         delimiter = "\t" if file_format == "tsv" else table_delimiter(header, text_column)
-        records = _table_records(parse_cells(chain([header] if header else [], lines), delimiter), text_column)
-    for number, record in records:
-        problem = record if isinstance(record, RowProblem) else _text_problem(record, text_column)
-        if problem is not None:
-            raise BadRow(f"{name}, line {number}: {problem}")
-        record[text_column] = _SURROGATES.sub("\ufffd", record[text_column])
-        yield record
+        cells = parse_cells(chain([header] if header else [], lines), delimiter)
+        names = converted([next(cells, (1, []))], lambda names: _checked_header(names, text_column))
+        [(_, header)] = good_records(name, names)
+        records = table_rows(header, cells)
+    for _, row in good_records(name, converted(records, lambda record: _readable(record, text_column))):
+        yield row
 
 
 def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    warned = False
+    errors = "strict"
     for number, line in enumerate(lines, start=1):
         try:
-            yield line.decode("utf-8")
+            yield line.decode("utf-8", errors)
         except UnicodeDecodeError:
-            if not warned:
-                message = "%s, line %d: not UTF-8; what cannot be read is taken for U+FFFD, here and further on"
-                logger.warning(message, name, number)
-            warned = True
-            yield line.decode("utf-8", "replace")
+            message = "%s, line %d: not UTF-8; what cannot be read is taken for U+FFFD, here and further on"
+            logger.warning(message, name, number)
+            errors = "replace"
+            yield line.decode("utf-8", errors)
 
 
-def _table_records(
-    records: Iterator[tuple[int, list[str] | RowProblem]], text_column: str
-) -> Iterator[tuple[int, dict[str, str] | RowProblem]]:
-    number, header = next(records, (1, []))
-    if isinstance(header, RowProblem):
-        return iter([(number, header)])
-    header = [name.strip() for name in header]
+def _checked_header(cells: list[str], text_column: str) -> list[str]:
+    header = [name.strip() for name in cells]
     if twice := [name for i, name in enumerate(header) if name in header[:i]]:
-        return iter([(number, RowProblem("two columns", f"called {twice[0]!r}", "give each a name of its own"))])
-    problem = _text_problem(dict.fromkeys(header, ""), text_column)
-    return table_rows(header, records) if problem is None else iter([(number, problem)])
+        raise RowProblem("two columns", f"called {twice[0]!r}", "give each a name of its own")
+    _readable(dict.fromkeys(header, ""), text_column)
+    return header
 
 
-def _text_problem(record: dict[str, Any], text_column: str) -> RowProblem | None:
+def _readable(record: dict[str, Any], text_column: str) -> dict[str, Any]:
     if text_column not in record:
         remedy = f"it has {shortened(list(record))}: name the column of the text by text_column"
-        return RowProblem("no text", f"called {text_column!r}", remedy)
-    if not isinstance(record[text_column], str):
-        return RowProblem("wrong type", f"for the text: {shortened(record[text_column])}", "the text must be a string")
-    return None
+        raise RowProblem("no text", f"called {text_column!r}", remedy)
+    text = record[text_column]
+    if not isinstance(text, str):
+        raise RowProblem("wrong type", f"for the text: {shortened(text)}", "the text must be a string")
+    return {**record, text_column: _SURROGATES.sub("\ufffd", text)}
 
 
 def write_rows(rows: Iterable[dict[str, Any]], path: str | os.PathLike, *, file_format: str | None = None) -> int:
@@ -150,36 +143,25 @@ def write_rows(rows: Iterable[dict[str, Any]], path: str | os.PathLike, *, file_
         file_format: One of `ROW_FORMATS`; by default what the name says, or else "jsonl".
     """
     file_format = row_format(path, file_format)
-    lines = 0
-    with _opened(path) as file:
+    # The first line is what comes before all rows.
+    number = -1
+    with ExitStack() as stack:
+        file = sys.stdout.buffer if path == DASH else stack.enter_context(open_atomically(path))
+        if os.fspath(path).endswith(".gz"):
+            file = stack.enter_context(gzip.open(file, "wb"))
         for line in format_rows(rows, file_format):
-            lines += 1
+            number += 1
             # Half of a surrogate pair becomes the escape that JSON has for it.
             file.write(line.encode("utf-8", "backslashreplace"))
             if path == DASH:
                 file.flush()
-    # The first is what comes before all rows.
-    return lines - 1
-
-
-@contextmanager
-def _opened(path: str | os.PathLike) -> Iterator[IO[bytes]]:
-    """Standard output, or a file, zipped where its name says so."""
-    if path == DASH:
-        yield sys.stdout.buffer
-        return
-    with open_atomically(path) as file:
-        if not os.fspath(path).endswith(".gz"):
-            yield file
-            return
-        with gzip.open(file, "wb") as zipped:
-            yield zipped
+    return number
 
 
 def row_format(path: str | os.PathLike, file_format: str | None = None) -> str:
     """The format to write rows in: the one asked for, what the name of the file says, or JSON lines."""
-    suffix = "" if path == DASH else os.path.splitext(os.fspath(path).removesuffix(".gz"))[1]
-    found = file_format or format_by_name(path) or (suffix or "jsonl")
+    suffix = os.path.splitext(os.fspath(path).removesuffix(".gz"))[1]
+    found = file_format or format_by_name(path) or suffix or "jsonl"
     if found not in ROW_FORMATS:
         raise ValueError(
             f"rows cannot be written as {found!r}, allowed are {list(ROW_FORMATS)}; name the file accordingly, "
@@ -192,8 +174,7 @@ def format_rows(rows: Iterable[dict[str, Any]], file_format: str) -> Iterator[st
     """Yields what comes before the rows of a format, which may be empty, and then each row with its line end."""
     if file_format == "jsonl":
         yield ""
-        for row in rows:
-            yield json_text(row) + "\n"
+        yield from (json_text(row) + "\n" for row in rows)
         return
     rows = iter(rows)
     first = next(rows, None)

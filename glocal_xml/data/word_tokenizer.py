@@ -29,8 +29,15 @@ def train_word_tokenizer(
     for name, value in {"max_words": max_words, "min_texts": min_texts}.items():
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a number of at least 1, got {value!r}")
-    tokenizer = _word_splitter()
-    counts = Counter(word for text in texts for word in _words(tokenizer, text))
+    tokenizer = Tokenizer(models.WordLevel({UNKNOWN: 0}, unk_token=UNKNOWN))
+    # `[UNK]` in capitals, which lower-casing leaves to this one place.
+    to_unknown = normalizers.Replace(Regex(r"\A[\W_]*\z"), UNKNOWN)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase(), to_unknown])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"\[{UNKNOWN[1:-1]}\]|[^\W_]+"), "removed", invert=True)
+    counts = Counter[str]()
+    for text in texts:
+        pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+        counts.update({word for word, _ in pieces} - {UNKNOWN})
     frequent = sorted((word for word, count in counts.items() if count >= min_texts), key=lambda w: (-counts[w], w))
     if not frequent:
         raise ValueError(
@@ -51,19 +58,3 @@ def vocabulary(tokenizer: PreTrainedTokenizerFast) -> list[str]:
     """The words of a tokenizer in the order of their ids."""
     ids = tokenizer.get_vocab()
     return sorted(ids, key=ids.__getitem__)
-
-
-def _word_splitter() -> Tokenizer:
-    tokenizer = Tokenizer(models.WordLevel({UNKNOWN: 0}, unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Sequence(
-        # In capitals, which lower-casing leaves to this one place.
-        [normalizers.NFC(), normalizers.Lowercase(), normalizers.Replace(Regex(r"\A[\W_]*\z"), UNKNOWN)]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"\[{UNKNOWN[1:-1]}\]|[^\W_]+"), "removed", invert=True)
-    return tokenizer
-
-
-def _words(tokenizer: Tokenizer, text: str) -> set[str]:
-    """The different words of a text."""
-    pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
-    return {word for word, _ in pieces} - {UNKNOWN}

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from .array_files import read_arrays
-from .rows import RowProblem
-from .text_files import check_file, read_text_lines
+from .text_files import read_strict_lines
 from .word_tokenizer import PADDING
 
 
@@ -26,7 +25,7 @@ def load_word_vectors(path: str | os.PathLike, words: Sequence[str], *, seed: in
         words: The vocabulary in the order of its ids.
         seed: Of the vectors that are drawn.
     """
-    path = check_file(path)
+    path = Path(path)
     ids = {word: i for i, word in enumerate(words) if word != PADDING}
     read = _read_npz if path.suffix == ".npz" else _read_text
     vectors: dict[int, np.ndarray] = {}
@@ -65,10 +64,8 @@ def _read_npz(path: Path, wanted: "set[str]") -> Iterator[tuple[str, np.ndarray]
 
 def _read_text(path: Path, wanted: "set[str]") -> Iterator[tuple[str, np.ndarray]]:
     size = None
-    for number, line in read_text_lines(path):
+    for number, line in read_strict_lines(path):
         place = f"{path}, line {number}"
-        if isinstance(line, RowProblem):
-            raise ValueError(f"{place}: {line}")
         # A blank at the end is word2vec's.
         line = line.rstrip(" ")
         if size is None:
@@ -81,7 +78,7 @@ def _read_text(path: Path, wanted: "set[str]") -> Iterator[tuple[str, np.ndarray
                 continue
         # From the right: some words of GloVe have blanks in them.
         word, *values = line.rsplit(" ", size)
-        if len(values) != size or _is_number(word.rpartition(" ")[2] if " " in word else ""):
+        if len(values) != size or (" " in word and _is_number(word.rpartition(" ")[2])):
             raise ValueError(
                 f"{place}: {len(line.split(' ')) - 1} numbers, but the lines before have {size}; repair the line or "
                 "the file"

@@ -35,10 +35,6 @@ class TaggingPage(gr.Blocks):
     """
     The page of one model. Texts and labels are not kept; files are on the disk of the server for an hour, or until it
     stops.
-
-    Args:
-        model: Folder or Hub id of the model, which is loaded once.
-        examples: Texts to try it with.
     """
 
     def __init__(self, model: str, examples: Sequence[str] = ()):

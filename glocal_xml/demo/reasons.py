@@ -1,5 +1,7 @@
 """What led to a label, as HTML and in words that need no knowledge of the model."""
 
+from collections import defaultdict
+
 from glocal_xml.explain import Explanation, LabelExplanation
 from glocal_xml.explain.explanation import BLEND, FURTHER_WORDS
 
@@ -39,14 +41,10 @@ def reasons(explanation: Explanation) -> str:
 
 def parts_of(label: LabelExplanation) -> dict[str, float]:
     """What each part of a blend adds to the score of a label, by names that people know; it sums to the logit."""
-    parts: dict[str, float] = {}
-    others = label.other_contributions or {}
-    named = [
-        (_WORDS, sum(label.word_contributions or ())),
-        *((_WORDS if name == FURTHER_WORDS else _SIGNS, value) for name, value in others.items()),
-        *((_PARTS.get(name, _WHOLE), value) for name, value in label.parts.items()),
-        (_START, label.bias or 0.0),
-    ]
-    for name, value in named:
-        parts[name] = parts.get(name, 0.0) + value
+    parts: dict[str, float] = defaultdict(float, {_WORDS: sum(label.word_contributions or ())})
+    for name, value in (label.other_contributions or {}).items():
+        parts[_WORDS if name == FURTHER_WORDS else _SIGNS] += value
+    for name, value in label.parts.items():
+        parts[_PARTS.get(name, _WHOLE)] += value
+    parts[_START] += label.bias or 0.0
     return {name: value for name, value in parts.items() if abs(value) >= 0.005}

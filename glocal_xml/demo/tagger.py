@@ -18,12 +18,7 @@ Predictions = list[dict[str, Any]]
 
 
 class Tagger:
-    """
-    A trained model, loaded once, that many people ask at the same time.
-
-    Args:
-        model: Folder or Hub id.
-    """
+    """A trained model, loaded once from a folder or the Hub, that many people ask at the same time."""
 
     def __init__(self, model: str):
         # The path on the server must not be shown.
@@ -65,12 +60,12 @@ class Tagger:
     def explain(self, text: str, labels: list[str]) -> Explanation:
         """What led to given labels of a text."""
         self.check(text)
-        text, length, tokenizer = readable_text(text), self._pipe.max_length, self._pipe.tokenizer
+        text, length = readable_text(text), self._pipe.max_length
+        model, tokenizer = self._pipe.model, self._pipe.tokenizer
         # Looking through a whole book for words takes seconds, and a model without experts reads only its start.
-        is_long = length is not None and len(text) > CHARACTERS_PER_TOKEN * length
-        is_long = is_long and not self._pipe.model.text_experts()
-        is_cut = is_long and tokenizer.truncation_side == "right"
-        start = text[: CHARACTERS_PER_TOKEN * length] if is_cut else text
+        reads_start = length is not None and not model.text_experts() and tokenizer.truncation_side == "right"
+        start = text[: CHARACTERS_PER_TOKEN * length] if reads_start else text
+        is_cut = len(start) < len(text)
         with self._lock:
-            explanation = explain(self._pipe.model, tokenizer, start, labels=labels, max_length=length)
+            explanation = explain(model, tokenizer, start, labels=labels, max_length=length)
         return replace(explanation, truncated=explanation.truncated or is_cut)

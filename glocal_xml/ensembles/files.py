@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -42,27 +42,26 @@ def run_file_ensemble(
     names = member_names(paths)
     label_names = read_label_names(data_args.label_names_file)
     files = [read_prediction_file(path, label_names=label_names, text_column=data_args.text_column) for path in paths]
-    for name, file in zip(names, files, strict=True):
+    by_name = dict(zip(names, files, strict=True))
+    for name, file in by_name.items():
         logger.info("%s: %d texts, %d labels each at most", name, len(file.labels), file.top_k)
     test = None if data_args.test_file is None else list(_rows(data_args.test_file, data_args, files))
     texts = check_same_texts(files, None if test is None else [row["text"] for row in test])
-    space, has_counts = _label_space(files, test or [], label_names, data_args)
+    space, has_counts = _label_space(files, test or [], label_names, data_args), data_args.train_file is not None
     ids, scores = mean_ranking(files, space)
     results = ensemble_facts(names, paths, data_args, args, top_k=top_k)
-    results[ENSEMBLE]["labels_of_a_text"] = {name: file.top_k for name, file in zip(names, files, strict=True)}
+    results[ENSEMBLE]["labels_of_a_text"] = {name: file.top_k for name, file in by_name.items()}
     results["data"] = {"texts": {"test": len(ids)}, "labels": space.num_labels, "evaluation_only": len(space.unseen)}
     if test is not None:
         true = pad_label_lists([space.encode(row["labels"]) for row in test])
-        rankings = {ENSEMBLE: ids} | {
-            name: pad_label_lists([_in_order(labels, space) for labels in file.labels])
-            for name, file in zip(names, files, strict=True)
-        }
-        results["test"] = {}
+        rankings, results["test"] = {ENSEMBLE: ids}, {}
+        for name, file in by_name.items():
+            rankings[name] = pad_label_lists([_in_order(labels, space) for labels in file.labels])
         for name, best in rankings.items():
             # Those that go by training counts only where these are known.
             ks = [k for k in args.metrics_at if k <= best.shape[1]]
-            metrics = ranking_metrics(best, true, space, args) if has_counts else xmtc_metrics(best, true, ks=ks)
-            results["test"][name] = metrics
+            found = ranking_metrics(best, true, space, args) if has_counts else xmtc_metrics(best, true, ks=ks)
+            results["test"][name] = found
         logger.info("test, %d texts\n%s", len(test), results_table(results["test"], args))
         if not has_counts:
             logger.info("PSP needs training counts: pass the training texts by `--train_file`.")
@@ -81,12 +80,11 @@ def mean_ranking(files: Sequence[PredictionFile], space: LabelSpace) -> tuple[np
     """
     width = space.num_labels + len(space.unseen)
     mean = sum(_matrix(file, space, width) for file in files) / len(files)  # (texts, labels), sparse
-    most = int(np.diff(mean.indptr).max(initial=0))
-    ids, scores = np.full((mean.shape[0], most), -1, dtype=np.int64), np.zeros((mean.shape[0], most))
-    for row, (start, end) in enumerate(pairwise(mean.indptr)):
-        order = np.lexsort((mean.indices[start:end], -mean.data[start:end]))
-        ids[row, : end - start] = mean.indices[start:end][order]
-        scores[row, : end - start] = mean.data[start:end][order]
+    numbers = np.diff(mean.indptr)  # (texts,)
+    order = np.lexsort((mean.indices, -mean.data, np.repeat(np.arange(len(numbers)), numbers)))
+    filled = np.arange(numbers.max(initial=0)) < numbers[:, None]
+    ids, scores = np.full(filled.shape, -1, dtype=np.int64), np.zeros(filled.shape)
+    ids[filled], scores[filled] = mean.indices[order], mean.data[order]
     return ids, scores
 
 
@@ -123,22 +121,19 @@ def check_same_texts(files: Sequence[PredictionFile], texts: list[str] | None) -
 
 
 def _label_space(
-    files: Sequence[PredictionFile],
-    test: list[dict[str, Any]],
-    label_names: list[str] | None,
-    data_args: DataArguments,
-) -> tuple[LabelSpace, bool]:
-    """All labels there are, and whether their training counts are known."""
+    files: Sequence[PredictionFile], test: Iterable[dict[str, Any]], names: list[str] | None, data_args: DataArguments
+) -> LabelSpace:
+    """All labels there are; without training texts their counts are 0."""
     predicted = [labels for file in files for labels in file.labels]
     if data_args.train_file is not None:
         lists = (row["labels"] for row in _rows(data_args.train_file, data_args, files))
-        space = LabelSpace.from_label_lists(lists, names=label_names)
+        space = LabelSpace.from_label_lists(lists, names=names)
     else:
-        names = label_names or sorted({name for labels in predicted for name in labels})
+        names = names or sorted({name for labels in predicted for name in labels})
         space = LabelSpace(names, [0] * len(names), num_texts=1)
     space.add_unseen(predicted)
     space.add_unseen(row["labels"] for row in test)
-    return space, data_args.train_file is not None
+    return space
 
 
 def _rows(path: str, data_args: DataArguments, files: Sequence[PredictionFile]) -> Iterator[dict[str, Any]]:

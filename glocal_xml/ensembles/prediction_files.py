@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from glocal_xml.data import BadRow, read_text_rows
+from glocal_xml.data import read_text_rows
 from glocal_xml.data.array_files import read_sparse_matrix
-from glocal_xml.data.rows import RowProblem
+from glocal_xml.data.rows import good_records
 from glocal_xml.data.text_files import check_file, read_json_objects
 
 # By their names; a model is a folder or an id on the Hub.
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".npz", ".txt", ".txt.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
+_TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".npz", ".txt", ".txt.gz", *_TABLES)
 # Numbers of labels with their scores, best first.
 NumberedRow = list[tuple[int, float]]
 
@@ -50,7 +51,7 @@ def read_prediction_file(
     The last two know labels by number: label i is `label_names[i]`.
     """
     path = str(check_file(path))
-    if path.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
+    if path.endswith(_TABLES):
         raise ValueError(f"{path} is for spreadsheets, which labels may be changed for; give predictions as .jsonl.")
     is_matrix = path.endswith(".npz")
     lines = [] if is_matrix else [row["text"] for row in read_text_rows(path, file_format="lines")]
@@ -75,12 +76,10 @@ def read_prediction_file(
 
 
 def _json_rows(path: str, text_column: str) -> Iterator[tuple[list[tuple[str, float]], str | None]]:
-    rows = list(read_json_objects(Path(path)))
+    rows = list(good_records(path, read_json_objects(Path(path))))
     # A run writes the texts that it was to predict behind its test texts.
-    has_test = any(isinstance(row, dict) and row.get("part") == "test" for _, row in rows)
+    has_test = any(row.get("part") == "test" for _, row in rows)
     for number, row in rows:
-        if isinstance(row, RowProblem):
-            raise BadRow(f"{path}, line {number}: {row}")
         if has_test and row.get("part") == "predict":
             continue
         if not isinstance(row.get(text_column, ""), str):

@@ -40,9 +40,9 @@ def has_evidence(model: XMTCPreTrainedModel) -> bool:
 @torch.no_grad()
 def label_biases(model: XMTCPreTrainedModel, branch: str, label_ids: torch.Tensor) -> torch.Tensor:
     """Biases of labels in a branch, of shape (labels,)."""
-    rows, shard = model.branch_heads()[branch].label_embeddings.read(), getattr(model, "label_shard", None)
     if not model.config.label_bias:
         return torch.zeros(len(label_ids), dtype=torch.double)
+    rows, shard = model.branch_heads()[branch].label_embeddings.read(), getattr(model, "label_shard", None)
     if shard is None:
         return rows.biases(label_ids).cpu().double()
     # Labels may be split over processes, each with the biases of its own.
@@ -144,8 +144,8 @@ def similar_texts(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: t
             for similarity, row, number in zip(similarities, rows, numbers, strict=True)
             if similarity > 0
         ]
-        kept = {id(text) for text in voting[:_SIMILAR]}
-        kept |= {id(text) for label in named for text in [text for text in voting if label in text.labels][:_SIMILAR]}
+        groups = [voting, *([text for text in voting if label in text.labels] for label in named)]
+        kept = {id(text) for group in groups for text in group[:_SIMILAR]}
         found += [text for text in voting if id(text) in kept]
     merged: dict[tuple[int, tuple[str, ...]], SimilarText] = {}
     for text in sorted(found, key=lambda text: -text.similarity):

@@ -135,33 +135,29 @@ class Explanation:
 
     def meaning(self) -> str:
         """What the numbers are, in a few sentences."""
+        where, parts, bias = "", "", "the bias of the label"
+        if self.branch == BLEND:
+            named = dict.fromkeys(name for label in self.labels for name, _ in label.named_parts())
+            parts, bias = "".join(f"{name}, " for name in named), "the bias"
+            whole = "the logit, whose sigmoid is the score"
+        elif self.branch == ALL_BRANCHES:
+            where = " in the branches that read words (their mean, weighted by their probabilities)"
+            whole = "the mean of their logits"
+        else:
+            where = f" in the branch {self.branch}"
+            has_tree = any(label.cluster_score is not None for label in self.labels)
+            of_what = "label given its cluster" if has_tree else "branch"
+            whole = f"that logit, whose sigmoid is the probability of the {of_what}"
         if self.measure == ATTENTION:
             attention = (
                 "The number of a word is its share of the label's attention. Attention tells what a label looked at; "
                 "it is no proof that a word caused the score, nor whether it speaks for the label or against it."
             )
-            return f"{attention} What is added sums to {self._whole()}." if self.branch == BLEND else attention
-        if self.branch == BLEND:
-            named = dict.fromkeys(name for label in self.labels for name, _ in label.named_parts())
-            return (
-                "The number of a word is what it adds to the label's logit: + speaks for the label, - against it. All "
-                f"words, {''.join(f'{name}, ' for name in named)}special tokens and the bias sum to {self._whole()}."
-            )
-        all_words = "the branches that read words (their mean, weighted by their probabilities)"
-        where = all_words if self.branch == ALL_BRANCHES else f"the branch {self.branch}"
+            return f"{attention} What is added sums to {whole}." if self.branch == BLEND else attention
         return (
-            f"The number of a word is what it adds to the label's logit in {where}: + speaks for the label, - against "
-            f"it. All words, special tokens and the bias of the label sum to {self._whole()}."
+            f"The number of a word is what it adds to the label's logit{where}: + speaks for the label, - against it. "
+            f"All words, {parts}special tokens and {bias} sum to {whole}."
         )
-
-    def _whole(self) -> str:
-        if self.branch == BLEND:
-            return "the logit, whose sigmoid is the score"
-        if self.branch == ALL_BRANCHES:
-            return "the mean of their logits"
-        has_tree = any(label.cluster_score is not None for label in self.labels)
-        of_logit = "the probability of the label given its cluster" if has_tree else "the probability of the branch"
-        return f"that logit, whose sigmoid is {of_logit}"
 
     def partly_read(self) -> str:
         """How much of a long text the encoder read, where the experts read all of it; else nothing."""

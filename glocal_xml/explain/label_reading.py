@@ -90,18 +90,12 @@ def explain(
     scores = {name: values[0] for name, values in model.score_labels(label_ids, **encoded.inputs).items()}
     final = scores.pop("final")  # (labels,) each
     words, fields, further = _read(model, encoded, label_ids, scores, branch)
-    explained = [
-        LabelExplanation(
-            label=model.label_names[label],
-            score=final[row].item(),
-            branch_scores={name: values[row].item() for name, values in scores.items()},
-            words=[],
-            **fields[row],
-        )
-        for row, label in enumerate(label_ids.tolist())
-    ]
-    for label in explained:
-        label.words = strongest_words(words, label.word_values, num_words)
+    explained = []
+    for row, label in enumerate(label_ids.tolist()):
+        of_branches = {name: values[row].item() for name, values in scores.items()}
+        found = LabelExplanation(model.label_names[label], final[row].item(), of_branches, words=[], **fields[row])
+        found.words = strongest_words(words, found.word_values, num_words)
+        explained.append(found)
     return Explanation(text=text, words=words, labels=explained, branch=branch, **further)
 
 
@@ -109,8 +103,7 @@ def _checked_branch(model: XMTCPreTrainedModel, branch: str | None) -> str:
     if model.config.blend is None:
         known = [*model.attention_branches(), ALL_BRANCHES]
     else:
-        attending = _attending(model)
-        known = [BLEND, *attending, *([ALL_BRANCHES] if attending else [])]
+        known = [BLEND, *(attending := _attending(model)), *([ALL_BRANCHES] if attending else [])]
     if branch not in (None, *known):
         raise ValueError(f"`branch` must be one of {', '.join(known)}, got {branch!r}.")
     return known[0] if branch is None else branch
@@ -149,9 +142,9 @@ def _read(
     elif adding:
         biases = mean(lambda name: label_biases(model, name, label_ids).unsqueeze(1))[:, 0]
         fields = _sums(LogitParts(of_tokens(model.word_contributions), {}, biases), encoded, read)
-        paths = tree_paths(model, label_ids, encoded)
-        for row, label in enumerate(fields):
-            label["cluster_score"] = None if paths is None else paths[row].sigmoid().item()
+        if (paths := tree_paths(model, label_ids, encoded)) is not None:
+            for label, way in zip(fields, paths.sigmoid().tolist(), strict=True):
+                label["cluster_score"] = way
     measure = CONTRIBUTIONS if adding or not attending else ATTENTION
     attention = read.sums(of_tokens(model.label_word_attention)).tolist() if attending else [None] * len(fields)
     # Shares are those of a mean, which a blend is not.

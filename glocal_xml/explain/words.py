@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from tokenizers import Regex, pre_tokenizers
 
 # Scripts that put no spaces between words: each character stands alone there.
@@ -51,20 +52,17 @@ class ReadWords:
         tokens = np.repeat(np.arange(len(starts)), ends - starts)
         covered = word_at[np.arange(len(tokens)) - np.repeat(np.cumsum(ends - starts) - ends, ends - starts)]
         tokens, covered = tokens[covered >= 0], covered[covered >= 0]
-        pairs, characters = np.unique(tokens * max(1, len(words)) + covered, return_counts=True)
-        self._tokens, places = np.divmod(pairs, max(1, len(words)))
         of_tokens = np.bincount(tokens, minlength=len(starts))
-        self._number, self._shares = len(starts), characters / of_tokens[self._tokens]
         self.wordless = np.flatnonzero(of_tokens == 0).tolist()
-        read, self._columns = np.unique(places, return_inverse=True)
-        self.words = [words[number] for number in read]
+        # How many characters of a word a token covers, of all that it covers, (tokens, words).
+        shares = csr_matrix((np.ones(len(tokens)), (tokens, covered)), shape=(len(starts), len(words)))
+        shares.data /= np.repeat(of_tokens, np.diff(shares.indptr))
+        read = np.flatnonzero(shares.getnnz(axis=0))
+        self.words, self._shares = [words[number] for number in read], shares[:, read]
 
     def sums(self, values: torch.Tensor) -> torch.Tensor:
         """
         Values of tokens, of shape (labels, tokens), summed over each word, (labels, words). What belongs to a token
         that covers several words is shared out by their characters in it. Tokens beyond those given have none.
         """
-        values = torch.nn.functional.pad(values, (0, self._number - values.shape[1]))
-        columns = torch.as_tensor(self._columns, device=values.device)
-        shared = values[:, self._tokens] * values.new_tensor(self._shares)
-        return values.new_zeros(len(values), len(self.words)).index_add(1, columns, shared)
+        return torch.from_numpy((self._shares[: values.shape[1]].T @ values.cpu().numpy().T).T)

@@ -157,19 +157,14 @@ def _true_pairs(true_labels: Any) -> tuple[np.ndarray, np.ndarray, int]:
     """Text and id of every true label, and the number of texts."""
     if hasattr(true_labels, "__array__") and np.asarray(true_labels).dtype != object:
         padded = _id_matrix(true_labels, "true_labels")
-        _refuse_multi_hot(np.full(len(padded), padded.shape[1]), padded)
-        rows, columns = np.nonzero(padded >= 0)
-        return rows, padded[rows, columns], len(padded)
-    lengths, ids = _flatten(true_labels, "true_labels")
-    _refuse_multi_hot(lengths, ids)
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    return rows[ids >= 0], ids[ids >= 0], len(lengths)
-
-
-def _refuse_multi_hot(lengths: np.ndarray, ids: np.ndarray) -> None:
-    """A matrix of zeros and ones, as other libraries have it, would be read as the ids 0 and 1."""
+        lengths, ids = np.full(len(padded), padded.shape[1]), padded.ravel()
+    else:
+        lengths, ids = _flatten(true_labels, "true_labels")
+    # A matrix of zeros and ones, as other libraries have it, would be read as the ids 0 and 1.
     if len(lengths) and 2 < lengths.min() == lengths.max() and 1 == ids.max() > ids.min() == 0:
         raise ValueError(
             f"true_labels are {lengths[0]} numbers for each text, all of them 0 or 1. Give label ids: of a multi-hot "
             "matrix, `[np.flatnonzero(row) for row in matrix]`."
         )
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    return rows[ids >= 0], ids[ids >= 0], len(lengths)

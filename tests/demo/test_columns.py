@@ -21,6 +21,8 @@ BROKEN = {
     "no text": ("a.jsonl", '{"id": 1, "tags": []}\n', "holds a text"),
     "no row": ("a.csv", "id,text\n", "holds a text"),
     "an array": ("a.jsonl", '[\n{"text": "a"}]\n', "line 1: not a JSON object|line 1: broken JSON"),
+    "a broken header": ("a.tsv", "id\rtext\n1\ta\n", "line 1: broken CSV"),
+    "a blank line": ("a.csv", "\n", "holds a text"),
     "an open quote": ("a.csv", 'id,text\n1,a\n2,"b\n', "line 3: broken CSV"),
     "UTF-16": ("a.csv", "id,text\n".encode("utf-16"), "UTF-16"),
 }
