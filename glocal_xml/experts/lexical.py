@@ -121,18 +121,9 @@ def lexical_with_labels(
     origins, last = [*kept, *nearest], len(expert.tables) - 1
     weights = matrix_of(expert.tables[last])[list(kept)]
     weights.resize(len(origins), weights.shape[1])
-    sizes = {**sizes, "entries": [*sizes["entries"][:-1], weights.nnz]}
-    new = LexicalExpert(len(origins), **sizes)
-    # Tensors that were copied are of the type that the expert is kept in.
-    new.to(expert.counter.weights.dtype)
-    state = expert.state_dict()
-    state |= {f"tables.{last}.{name}": values for name, values in table_tensors(weights).items()}
-    biases = state[f"biases_{last}"][list(kept)]
-    state[f"biases_{last}"] = torch.cat([biases, biases.new_full((len(nearest),), _NO)])
-    if last:
-        state[f"parents_{last}"] = state[f"parents_{last}"][origins]
-    new.load_state_dict(state)
-    return new, sizes
+    biases, parents = getattr(expert, f"biases_{last}")[list(kept)], getattr(expert, f"parents_{last}")
+    biases = torch.cat([biases, biases.new_full((len(nearest),), _NO)])
+    return _with_last_level(expert, sizes, weights, biases, parents[origins] if last else parents)
 
 
 def with_first_texts(
@@ -154,17 +145,25 @@ def with_first_texts(
     tokens[met & (tokens == 0)] = tokens.max()
     means = normalize(truth[:, new].T.tocsr() @ sparse_rows(rows, expert.counter))
     places = csr_matrix((np.full(len(new), _YES - _NO), (new, np.arange(len(new)))), (expert.num_labels, len(new)))
-    weights = (weights + places @ means).tocsr()
-    state = expert.state_dict()
-    state |= {f"tables.{last}.{name}": values for name, values in table_tensors(weights).items()}
-    state[f"biases_{last}"][new] = _NO
+    biases, parents = getattr(expert, f"biases_{last}"), getattr(expert, f"parents_{last}")
+    biases[new] = _NO
     if last:
         clusters = expert.logits(padded_ids(rows), last).sigmoid().numpy()  # (texts, clusters)
-        state[f"parents_{last}"][new] = torch.from_numpy((truth[:, new].T @ clusters).argmax(axis=1))
+        parents[new] = torch.from_numpy((truth[:, new].T @ clusters).argmax(axis=1))
+    return _with_last_level(expert, sizes, (weights + places @ means).tocsr(), biases, parents)
+
+
+def _with_last_level(
+    expert: LexicalExpert, sizes: dict[str, Any], weights: csr_matrix, biases: torch.Tensor, parents: torch.Tensor
+) -> tuple[LexicalExpert, dict[str, Any]]:
+    """An expert with other weights, (labels, features), biases and clusters of labels, and its sizes."""
+    last = len(expert.tables) - 1
     sizes = {**sizes, "entries": [*sizes["entries"][:-1], weights.nnz]}
-    result = LexicalExpert(expert.num_labels, **sizes)
-    result.load_state_dict(state)
-    return result, sizes
+    # Of the type that the expert is kept in.
+    new = LexicalExpert(len(biases), **sizes).to(expert.counter.weights.dtype)
+    table = {f"tables.{last}.{name}": values for name, values in table_tensors(weights).items()}
+    new.load_state_dict(expert.state_dict() | table | {f"biases_{last}": biases, f"parents_{last}": parents})
+    return new, sizes
 
 
 def _counter(texts: Sequence[np.ndarray], tokens: int, most_pairs: int, lead: int) -> TextCounter:
@@ -184,12 +183,10 @@ def _levels(
     num_labels = truth.shape[1]
     if num_labels <= cluster_size:
         return [np.zeros(num_labels, dtype=np.int64)]
-    features = normalize(truth.T.tocsr() @ matrix)
-    height = 1 if num_labels <= _ONE_LEVEL * cluster_size else 2
     tree = build_label_tree(
-        features,
+        normalize(truth.T.tocsr() @ matrix),
         cluster_size=cluster_size,
-        height=height,
+        height=1 if num_labels <= _ONE_LEVEL * cluster_size else 2,
         branching=_BRANCHING,
         workers=None if workers < 0 else workers,
         show_progress=show_progress,
@@ -213,11 +210,8 @@ def _problems(truth: csr_matrix, levels: list[np.ndarray]) -> list[tuple[csr_mat
         nodes = (members[-1] @ up).tocsc()
         nodes.data[:] = 1
         members.append(nodes)
-    members = members[::-1]
-    return [
-        (own, parents, members[i - 1] if i else None)
-        for i, (own, parents) in enumerate(zip(members, levels, strict=True))
-    ]
+    members.reverse()
+    return list(zip(members, levels, [None, *members[:-1]], strict=True))
 
 
 def _fit_problems(
@@ -225,8 +219,7 @@ def _fit_problems(
 ) -> tuple[list[csr_matrix], list[np.ndarray]]:
     """Weights, (nodes, features), and biases, (nodes,), of each level."""
     weights, biases = [], []
-    disable = None if show_progress else True
-    total = sum(own.shape[1] for own, _, _ in problems)
+    total, disable = sum(own.shape[1] for own, _, _ in problems), None if show_progress else True
     with tqdm(total=total, desc="lexical expert", unit=" classifiers", disable=disable) as progress:
         for own, parents, above in problems:
             # Of each task that a worker has: its nodes, and the features that its columns are.
@@ -258,7 +251,7 @@ def _tasks(
     counts, order = np.diff(own.indptr), np.argsort(parents, kind="stable")
     present, starts = np.unique(parents[order], return_index=True)
     for parent, nodes in zip(present, np.split(order, starts[1:]), strict=True):
-        texts = np.arange(own.shape[0]) if above is None else _members(above, parent)
+        texts = np.arange(own.shape[0]) if above is None else np.sort(above[:, [parent]].indices)
         # All texts alike: there is nothing to tell apart.
         nodes = nodes[(counts[nodes] > 0) & (counts[nodes] < len(texts))]
         if not len(nodes):
@@ -273,10 +266,6 @@ def _tasks(
             truth = own[:, chunk].tocsr()[texts]
             # One column alone would not be taken for labels.
             yield rows, truth if len(chunk) > 1 else truth.toarray()[:, 0]
-
-
-def _members(columns: csc_matrix, node: int) -> np.ndarray:
-    return np.sort(columns.indices[columns.indptr[node] : columns.indptr[node + 1]])
 
 
 def _assembled(counts: np.ndarray, found: dict[int, Any], num_features: int) -> tuple[csr_matrix, np.ndarray]:

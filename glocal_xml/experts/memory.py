@@ -9,8 +9,7 @@ import torch
 from scipy.sparse import csr_matrix, vstack
 
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.modeling.experts import DENSE, MEMORY, DenseMemory, MemoryExpert, TextMemory
-from glocal_xml.modeling.token_counts import TextCounter
+from glocal_xml.modeling.experts import MEMORY, DenseMemory, MemoryExpert, TextMemory
 
 from .token_rows import (
     document_frequencies,
@@ -65,14 +64,12 @@ def fit_memory(
     """
     texts = rows[:num_texts]
     weights = _rarities(texts, tokens, ignored)
-    counter = TextCounter(tokens, lead=lead)
     firsts = [_rarities([row[weights[row] != 0][:lead] for row in texts], tokens, ignored)] if lead else []
-    counter.weights.copy_(torch.from_numpy(np.concatenate([weights, *firsts])))
+    memory = MemoryExpert(num_labels, tokens, 0, 0, 0, neighbors, power, lead)
+    memory.counter.weights.copy_(torch.from_numpy(np.concatenate([weights, *firsts])))
     numbers = np.arange(len(rows))
     numbers[len(texts) :] = -1
-    memory = MemoryExpert(num_labels, tokens, 0, 0, 0, neighbors, power, lead)
-    memory.counter.load_state_dict(counter.state_dict())
-    return memory_like(memory, sparse_rows(rows, counter), label_matrix(labels, num_labels), numbers)
+    return memory_like(memory, sparse_rows(rows, memory.counter), label_matrix(labels, num_labels), numbers)
 
 
 def _rarities(texts: Sequence[np.ndarray], tokens: int, ignored: Sequence[int]) -> np.ndarray:
@@ -168,12 +165,8 @@ def memory_like(
 ) -> tuple[TextMemory, dict[str, Any]]:
     """A memory of other texts and labels with the settings of this one, and its sizes for the configuration."""
     labels.sort_indices()
-    sizes: dict[str, Any] = {
-        "texts": texts.shape[0],
-        "labels": labels.nnz,
-        "neighbors": memory.neighbors,
-        "power": memory.power,
-    }
+    votes = {"neighbors": memory.neighbors, "power": memory.power}
+    sizes: dict[str, Any] = {"texts": texts.shape[0], "labels": labels.nnz, **votes}
     if isinstance(memory, MemoryExpert):
         sizes |= {"tokens": memory.counter.tokens, "entries": texts.nnz, "lead": memory.counter.lead}
         new = MemoryExpert(labels.shape[1], **sizes)
@@ -192,7 +185,7 @@ def memory_like(
 
 
 def memories_of(model: XMTCPreTrainedModel) -> dict[str, TextMemory]:
-    memories = {name: expert for name, expert in model.text_experts().items() if name in (MEMORY, DENSE)}
+    memories = {name: expert for name, expert in model.text_experts().items() if isinstance(expert, TextMemory)}
     if not memories:
         raise ValueError("This model has no memory of texts: train it with the experts `memory` or `dense`.")
     return memories

@@ -30,11 +30,11 @@ from glocal_xml.experts import (
     fit_blend,
     fit_experts,
     fixed_blend,
+    name_texts,
     texts_in_memory,
 )
 from glocal_xml.experts.choose import choose_lexical_settings, default_lexical_settings
 from glocal_xml.experts.fit_blend import log_frequencies
-from glocal_xml.experts.name_texts import name_texts
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.experts import DENSE, LEXICAL, Blend
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
