@@ -9,7 +9,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelSpace, LabelTree
@@ -27,7 +27,7 @@ from glocal_xml.training.arguments import ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.frozen_encoder import reads_one_embedding
 from glocal_xml.training.processes import check_processes
 
-from .prepare import encoder_path, follow_validation, settle_metrics
+from .prepare import encoder_path, encoder_tokenizer, follow_validation, settle_metrics
 from .word_encoder import WORD_ENCODER, make_word_encoder
 
 # Rates of a pretrained encoder and of tables of labels (benchmarks/branches.py).
@@ -44,7 +44,6 @@ def build_model(
     label_space: LabelSpace,
     tokenizer: PreTrainedTokenizerBase,
     tree: LabelTree | None = None,
-    frozen_encoder: bool = False,
 ) -> XMTCPreTrainedModel:
     """
     A trained model, or a new one around a pretrained encoder or that of the words of the tokenizer; with a label tree
@@ -64,9 +63,6 @@ def build_model(
         model = TextExpertsForMultiLabel(config)
         model.set_label_names(label_space.names)
         return model
-    if frozen_encoder and model_args.model_type == "glocal_xml":
-        # The local branch reads words, of which no embeddings are kept.
-        model_args.model_config = {"branches": "global", **model_args.model_config}
     return new_model(model_args, label_space, tokenizer, tree)
 
 
@@ -109,9 +105,7 @@ def with_encoder(
             f"{model_args.model} has an encoder already: leave out `--encoder` to train it further, or `--model` to "
             "start anew."
         )
-    with plain_model_errors(model_args.encoder):
-        own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
-    if own.get_vocab() != tokenizer.get_vocab():
+    if encoder_tokenizer(model_args.encoder).get_vocab() != tokenizer.get_vocab():
         raise ValueError(
             f"The experts of {model_args.model} count other tokens than {model_args.encoder} has: start anew with "
             "`--encoder`, without `--model`."
@@ -134,17 +128,14 @@ def new_model(
     levels = {} if tree is None else {"tree_levels": tree.level_sizes}
     if "tree_levels" in model_args.model_config:
         raise ValueError("`tree_levels` follows from the label tree: pass `--label_tree` instead.")
-    options, fields = model_args.encoder_options, {**levels, **model_args.model_config}
-    if not words and not model_args.encoder_dropout:
-        with plain_model_errors(model_args.encoder):
-            options = {**dropout_off(encoder_path(model_args.encoder), options), **options}
+    fields = {**levels, **model_args.model_config}
     if leaves_out_local_branch(model_args, label_space.num_labels):
         fields["branches"] = "global"
     try:
         model = family.from_encoder(
             make_word_encoder(tokenizer, model_args.encoder_options) if words else encoder_path(model_args.encoder),
             label_names=label_space.names,
-            encoder_options=options,
+            encoder_options=model_args.encoder_options if words else encoder_options(model_args),
             **fields,
         )
     # What damaged files make of it.
@@ -174,11 +165,18 @@ def recipe_config(model_args: ModelArguments, num_labels: int, **fields: Any) ->
 
 def encoder_config(model_args: ModelArguments) -> PreTrainedConfig:
     """The configuration of the encoder that a run takes."""
-    path, options = encoder_path(model_args.encoder), model_args.encoder_options
+    options = encoder_options(model_args)
     with plain_model_errors(model_args.encoder):
-        if not model_args.encoder_dropout:
-            options = {**dropout_off(path, options), **options}
-        return AutoConfig.from_pretrained(path, **options)
+        return AutoConfig.from_pretrained(encoder_path(model_args.encoder), **options)
+
+
+def encoder_options(model_args: ModelArguments) -> dict[str, Any]:
+    """How a run loads its pretrained encoder: without its dropout, unless that is asked for."""
+    options = model_args.encoder_options
+    if model_args.encoder_dropout:
+        return options
+    with plain_model_errors(model_args.encoder):
+        return {**dropout_off(encoder_path(model_args.encoder), options), **options}
 
 
 def config_class(model_type: str) -> type[XMTCConfig]:

@@ -12,19 +12,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from glocal_xml.arguments import NO_ENCODER
-from glocal_xml.data import (
-    LABEL_SPACE_FILES,
-    LabelSpace,
-    load_hub_dataset,
-    load_xmtc_dataset,
-    split_validation,
-)
+from glocal_xml.data import LABEL_SPACE_FILES, LabelSpace, load_hub_dataset, load_xmtc_dataset, split_validation
 from glocal_xml.data.text_files import read_names
-from glocal_xml.modeling import (
-    FAMILIES,
-    AttentionConfig,
-    XMTCPreTrainedModel,
-)
+from glocal_xml.modeling import FAMILIES, AttentionConfig, XMTCPreTrainedModel
 from glocal_xml.pretrained import minilm_path
 from glocal_xml.trained_model import plain_model_errors, trained_config, trained_tokenizer
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
@@ -98,6 +88,13 @@ def encoder_path(name: str) -> str:
     return name
 
 
+def encoder_tokenizer(name: str, **hub_options: Any) -> PreTrainedTokenizerBase:
+    """The tokenizer of a pretrained encoder."""
+    path = encoder_path(name)
+    with plain_model_errors(path):
+        return AutoTokenizer.from_pretrained(path, **hub_options)
+
+
 def load_tokenizer(
     model_args: ModelArguments, max_length: int | None, texts: dict[str, Any]
 ) -> PreTrainedTokenizerBase:
@@ -105,9 +102,7 @@ def load_tokenizer(
     if model_args.model is not None:
         tokenizer = trained_tokenizer(model_args.model)
         if model_args.encoder is not None and max_length is None:
-            with plain_model_errors(model_args.encoder):
-                own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
-            max_length = min(_DEFAULT_LENGTH, own.model_max_length)
+            max_length = min(_DEFAULT_LENGTH, encoder_tokenizer(model_args.encoder).model_max_length)
     else:
         if model_args.encoder == WORD_ENCODER:
             tokenizer = make_word_tokenizer(texts["train"]["text"], model_args.encoder_options)
@@ -116,9 +111,7 @@ def load_tokenizer(
             max_length = max_length or _NO_LIMIT
         else:
             hub = {name: value for name, value in model_args.encoder_options.items() if name in _HUB_OPTIONS}
-            encoder = encoder_path(model_args.encoder)
-            with plain_model_errors(encoder):
-                tokenizer = AutoTokenizer.from_pretrained(encoder, **hub)
+            tokenizer = encoder_tokenizer(model_args.encoder, **hub)
         max_length = max_length or min(_DEFAULT_LENGTH, tokenizer.model_max_length)
     if max_length is not None:
         tokenizer.model_max_length = max_length
@@ -128,8 +121,7 @@ def load_tokenizer(
 def _tokenizer_of_experts(name: str | None, texts: list[str]) -> PreTrainedTokenizerBase:
     """The one that is asked for, or that of MiniLM where it is installed, or one of words."""
     if name is not None:
-        with plain_model_errors(name):
-            return AutoTokenizer.from_pretrained(encoder_path(name))
+        return encoder_tokenizer(name)
     try:
         return AutoTokenizer.from_pretrained(minilm_path())
     except ValueError:

@@ -1,4 +1,4 @@
-"""The blend of a trained model: fitted again on other texts, and kept with the model."""
+"""The blend of a model: fitted and judged in a run, or fitted again on other texts and kept with the model."""
 
 import logging
 import os
@@ -10,25 +10,110 @@ from typing import Any, NamedTuple
 import torch
 from datasets import Dataset
 from safetensors import safe_open
+from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.atomic_file import write_atomically
-from glocal_xml.calibration import ScoredLabels, judge_scores
-from glocal_xml.data import LabelSpace
-from glocal_xml.experts import MIN_TEXTS, blend_pairs, fit_blend, log_frequencies, texts_in_memory
-from glocal_xml.experts.fit_blend import CANDIDATES
+from glocal_xml.calibration import ScoredLabels, best_threshold, judge_scores, report_lines
+from glocal_xml.calibration.threshold import measures_at
+from glocal_xml.data import LabelSpace, XMTCCollator
+from glocal_xml.experts import MIN_TEXTS, blend_pairs, fit_blend, fixed_blend, log_frequencies, texts_in_memory
+from glocal_xml.experts.fit_blend import CANDIDATES, BlendPairs
 from glocal_xml.experts.token_rows import whole_text_ids
 from glocal_xml.json_text import json_text, read_json_object
 from glocal_xml.modeling import XMTCPreTrainedModel
 
-from .experts import batches
+from .token_columns import start_tokens, with_whole_texts
 
 logger = logging.getLogger(__name__)
 
+_BATCH = 64
+# Most texts that probabilities are judged on, and those that are looked up to tell whether a model knows them.
+_JUDGED, _LOOKED_UP = 2000, 500
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _FREQUENCIES = "log_frequencies"
-# Of the texts, to tell whether a model knows them.
-_LOOKED_UP = 500
+
+
+def batches(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, has_experts: bool, batch_size: int = _BATCH
+) -> DataLoader:
+    """Batches of the start of each text, and of all of its tokens where experts count these."""
+    texts = with_whole_texts(texts, tokenizer) if has_experts else texts
+    tokens = start_tokens(texts, tokenizer, tokenizer.model_max_length)
+    return DataLoader(tokens, batch_size=batch_size, collate_fn=XMTCCollator(tokenizer))
+
+
+def _pairs(
+    model: XMTCPreTrainedModel,
+    texts: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    candidates: int = CANDIDATES,
+    batch_size: int = _BATCH,
+) -> BlendPairs:
+    return blend_pairs(model, batches(texts, tokenizer, bool(model.text_experts()), batch_size), candidates)
+
+
+def _size(label_space: LabelSpace) -> int:
+    """How many labels there are, with those met only in evaluation data."""
+    return label_space.num_labels + len(label_space.unseen)
+
+
+def blend_of_run(
+    model: XMTCPreTrainedModel,
+    texts: dict[str, Any],
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    f: str,
+    beta: float = 1.0,
+) -> dict[str, Any]:
+    """
+    Fits the blend of a model on its validation texts and gives it to the model; without such texts the weights are
+    fixed ones.
+
+    Returns:
+        What `results.json` tells of it, with the threshold that would be best for each branch alone.
+    """
+    frequencies, num_labels = log_frequencies(label_space), _size(label_space)
+    if "validation" not in texts:
+        logger.warning("No texts are held out to fit the blend on: its weights are fixed ones.")
+        blend = fixed_blend(model.branch_names, f, beta)
+        model.set_blend(blend, frequencies)
+        return blend
+    model.set_blend(None, None)
+    pairs = _pairs(model, texts["validation"], tokenizer)
+    blend = fit_blend(pairs, model.branch_names, frequencies, f=f, beta=beta, num_labels=num_labels)
+    model.set_blend(blend, frequencies)
+    judged = judge_scores(pairs.scored(pairs.blended(blend, model.branch_names, frequencies), num_labels), blend)
+    logger.info("blend, on the texts that it was fitted on\n%s", "\n".join(report_lines(blend, judged)))
+    alone = {
+        name: best_threshold(pairs.scored(logits, num_labels), f, beta)
+        for name, logits in zip(model.branch_names, pairs.logits.T, strict=True)
+        if pairs.is_true.any()
+    }
+    return {**blend, "validation": judged, "branch_thresholds": alone}
+
+
+def judge_blend(
+    model: XMTCPreTrainedModel,
+    texts: Dataset,
+    label_space: LabelSpace,
+    tokenizer: PreTrainedTokenizerBase,
+    branch_thresholds: dict[str, float],
+) -> dict[str, Any]:
+    """
+    How good the probabilities of a blend are on texts, or a random part, and what its threshold reaches, beside the F
+    of each branch alone at a threshold of its own from the same held-out texts.
+    """
+    if len(texts) > _JUDGED:
+        texts = texts.shuffle(seed=0).select(range(_JUDGED))
+    pairs, blend, num_labels = _pairs(model, texts, tokenizer), model.config.blend, _size(label_space)
+    judged = judge_scores(pairs.scored(pairs.final_logits, num_labels), blend)
+    for name, logits in zip(model.branch_names, pairs.logits.T, strict=True):
+        if name in branch_thresholds:
+            scored = pairs.scored(logits, num_labels)
+            found = measures_at(scored, branch_thresholds[name], blend["f"], blend["beta"])["f"]
+            judged.setdefault("branch_f", {})[name] = found
+    return judged
 
 
 class RefittedBlend(NamedTuple):
@@ -49,27 +134,16 @@ def refit_blend(
     f: str = "micro",
     beta: float = 1.0,
     candidates: int = CANDIDATES,
-    batch_size: int = 64,
+    batch_size: int = _BATCH,
 ) -> RefittedBlend:
     """
-    Fits weights of heads and experts, of the frequency of a label and a bias, and a threshold, and gives them to the
-    model.
-
-    Args:
-        model: A trained model, with a blend or without one.
-        texts: Columns `text` and `labels`; none that the model was trained on.
-        label_space: The labels of the model.
-        tokenizer: The tokenizer of the model.
-        f: What the threshold is the best for: `"micro"`, `"macro"` or `"samples"`.
-        beta: How much more recall counts than precision.
-        candidates: Best labels of each branch to look at; other true labels count as missed.
-        batch_size: How many texts go through the model together.
+    Fits the blend of a trained model anew, on texts with `labels` that it was not trained on, and gives it to the
+    model. Of each branch so many `candidates` are looked at: other true labels count as missed.
     """
     # What the weights hold is what the model will add; labels may have been edited since it was counted.
     stored = model.log_frequencies
     frequencies = log_frequencies(label_space) if stored is None else stored.float().cpu().numpy()
-    num_labels = label_space.num_labels + len(label_space.unseen)
-    pairs = blend_pairs(model, batches(texts, tokenizer, bool(model.text_experts()), batch_size), candidates)
+    num_labels, pairs = _size(label_space), _pairs(model, texts, tokenizer, candidates, batch_size)
     if not pairs.suffice:
         raise ValueError(
             f"{len(pairs.true_labels)} texts with {pairs.is_true.sum()} true labels among the best {candidates} of a "
