@@ -1,7 +1,6 @@
 """Fitting the lexical expert: a linear support vector machine for each label, and for each node of a tree above."""
 
 import copy
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed
 from scipy.sparse import csc_matrix, csr_matrix
-from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
 from tqdm.auto import tqdm
@@ -109,14 +107,9 @@ def lexical_with_labels(
     expert: LexicalExpert, sizes: dict[str, Any], kept: Sequence[int], nearest: Sequence[int]
 ) -> tuple[LexicalExpert, dict[str, Any]]:
     """
-    An expert with other labels, and its sizes for `config.lexical`. A new label has no weights, and the answer is no,
-    as for labels without training texts.
-
-    Args:
-        expert: The expert.
-        sizes: Its sizes.
-        kept: Ids of the labels that stay, in their new order.
-        nearest: For each label that comes behind them the old one in whose cluster it is.
+    An expert with other labels, and its sizes for `config.lexical`: those `kept`, in their new order, and behind them
+    new ones, for each of which `nearest` has the old label in whose cluster it is. A new label has no weights, and the
+    answer is no, as for labels without training texts.
     """
     origins, last = [*kept, *nearest], len(expert.tables) - 1
     weights = matrix_of(expert.tables[last])[list(kept)]
@@ -222,21 +215,11 @@ def _fit_problems(
     total, disable = sum(own.shape[1] for own, _, _ in problems), None if show_progress else True
     with tqdm(total=total, desc="lexical expert", unit=" classifiers", disable=disable) as progress:
         for own, parents, above in problems:
-            # Of each task that a worker has: its nodes, and the features that its columns are.
-            under_way: deque[tuple[np.ndarray, np.ndarray]] = deque()
-            tasks = _tasks(matrix, own, parents, above, under_way)
-            # The seed makes each fit the same whichever process does it.
-            machine = LinearSVC(C=c, tol=_TOLERANCE, max_iter=_MOST_ROUNDS, random_state=0)
-            fitted = Parallel(workers, return_as="generator")(
-                delayed(OneVsRestClassifier(machine).fit)(*task) for task in tasks
-            )
             found: dict[int, tuple[np.ndarray, np.ndarray, float]] = {}
-            for models in fitted:
-                nodes, used = under_way.popleft()
-                for node, one in zip(nodes.tolist(), models.estimators_, strict=True):
-                    large = np.flatnonzero(np.abs(one.coef_[0]) > _LEAST_WEIGHT)
-                    found[node] = (used[large], one.coef_[0][large].astype(np.float32), float(one.intercept_[0]))
-                progress.update(len(nodes))
+            tasks = (delayed(_fit_nodes)(*task, c) for task in _tasks(matrix, own, parents, above))
+            for fitted in Parallel(workers, return_as="generator")(tasks):
+                found |= fitted
+                progress.update(len(fitted))
             progress.update(len(parents) - len(found))
             level_weights, level_biases = _assembled(np.diff(own.indptr), found, matrix.shape[1])
             weights.append(level_weights)
@@ -245,9 +228,9 @@ def _fit_problems(
 
 
 def _tasks(
-    matrix: csr_matrix, own: csc_matrix, parents: np.ndarray, above: csc_matrix | None, under_way: deque
-) -> Iterator[tuple[csr_matrix, Any]]:
-    """Texts and what to tell apart in them, for nodes that are trained against the same texts."""
+    matrix: csr_matrix, own: csc_matrix, parents: np.ndarray, above: csc_matrix | None
+) -> Iterator[tuple[csr_matrix, np.ndarray, np.ndarray, csc_matrix]]:
+    """Texts, the features that their columns are, nodes that are trained against the same texts, and who has these."""
     counts, order = np.diff(own.indptr), np.argsort(parents, kind="stable")
     present, starts = np.unique(parents[order], return_index=True)
     for parent, nodes in zip(present, np.split(order, starts[1:]), strict=True):
@@ -262,10 +245,21 @@ def _tasks(
         rows = rows[:, used].astype(np.float64)
         for start in range(0, len(nodes), _AT_ONCE):
             chunk = nodes[start : start + _AT_ONCE]
-            under_way.append((chunk, used))
-            truth = own[:, chunk].tocsr()[texts]
-            # One column alone would not be taken for labels.
-            yield rows, truth if len(chunk) > 1 else truth.toarray()[:, 0]
+            yield rows, used, chunk, own[:, chunk].tocsr()[texts].tocsc()
+
+
+def _fit_nodes(
+    rows: csr_matrix, used: np.ndarray, nodes: np.ndarray, truth: csc_matrix, c: float
+) -> dict[int, tuple[np.ndarray, np.ndarray, float]]:
+    """Features with weights, the weights and the bias of each node, from which texts, (texts, nodes), belong to it."""
+    found = {}
+    for place, node in enumerate(nodes.tolist()):
+        # The seed makes each fit the same whichever process does it.
+        machine = LinearSVC(C=c, tol=_TOLERANCE, max_iter=_MOST_ROUNDS, random_state=0)
+        one = machine.fit(rows, truth[:, [place]].toarray()[:, 0])
+        large = np.flatnonzero(np.abs(one.coef_[0]) > _LEAST_WEIGHT)
+        found[node] = (used[large], one.coef_[0][large].astype(np.float32), float(one.intercept_[0]))
+    return found
 
 
 def _assembled(counts: np.ndarray, found: dict[int, Any], num_features: int) -> tuple[csr_matrix, np.ndarray]:

@@ -90,13 +90,8 @@ def add_to_memory(
     numbers: Sequence[int] | None = None,
 ) -> None:
     """
-    Adds texts to the memory of words of a model: their labels are found from now on.
-
-    Args:
-        model: A model with the expert `memory`.
-        rows: Ids of all tokens of each text (`whole_text_ids`).
-        labels: Label ids of each text.
-        numbers: The number of each text in explanations; by default they continue after the highest one.
+    Adds texts, given as the ids of all of their tokens (`whole_text_ids`), to the memory of words of a model: their
+    labels are found from now on. The numbers of texts in explanations continue by default after the highest one.
     """
     if model.memory is None:
         raise ValueError(_NO_MEMORY)
@@ -130,12 +125,8 @@ def texts_in_memory(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> n
 
 def memory_with_labels(memory: TextMemory, kept: Sequence[int], added: int) -> tuple[TextMemory, dict[str, Any]]:
     """
-    A memory with other labels, and its sizes for the configuration. Texts that lose all of their labels are forgotten.
-
-    Args:
-        memory: The memory.
-        kept: Ids of the labels that stay, in their new order.
-        added: How many labels, which no text has yet, come behind them.
+    A memory with other labels, and its sizes for the configuration: those `kept`, in their new order, and behind them
+    so many that no text has yet. Texts that lose all of their labels are forgotten.
     """
     before = _label_matrix(memory)
     labels = before[:, list(kept)]

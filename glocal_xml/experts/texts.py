@@ -42,14 +42,7 @@ class ExpertTexts:
         label_names: Sequence[str] | None = None,
         descriptions: Mapping[str, Sequence[str]] | None = None,
     ) -> "ExpertTexts":
-        """
-        Args:
-            texts: The training texts.
-            labels: Label ids of each.
-            tokenizer: The tokenizer of the model.
-            label_names: Names of all labels, to be texts of their own where they are words; `None` for no such texts.
-            descriptions: Names in words by label, where the names of the label space are codes.
-        """
+        """From texts and, where they are given, the names of all labels; `descriptions` are words for labels."""
         rows = whole_text_ids(texts, tokenizer)
         names = ([], []) if label_names is None else name_texts(label_names, tokenizer, rows, descriptions)
         return cls(rows, [list(ids) for ids in labels], *names)
@@ -66,19 +59,9 @@ def name_texts(
     descriptions: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[list[np.ndarray], list[list[int]]]:
     """
-    Token ids of texts that are the names of labels, and the label of each.
-
-    Without descriptions the names of the label space are taken, if they are words: if most of them have a word of
-    three letters and consist of tokens that occur in the texts.
-
-    Args:
-        names: The labels.
-        tokenizer: The tokenizer of the model.
-        rows: Ids of all tokens of the training texts.
-        descriptions: Names of labels in words, several where there are alternative ones, by label.
-
-    Returns:
-        Nothing where names are codes.
+    Token ids of texts that are the names of labels, and the label of each: what is known of labels in words
+    (`descriptions`), or the names of the label space, if they are words: if most of them have a word of three letters
+    and consist of tokens that occur in the training texts (`rows`). Nothing where they are codes.
     """
     if descriptions is not None:
         pairs = [(label, text) for label, name in enumerate(names) for text in descriptions.get(name, ()) if text]

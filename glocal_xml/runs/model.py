@@ -231,15 +231,8 @@ def prepare_training(
     has_validation: bool,
 ) -> None:
     """
-    Completes what the arguments leave open (learning rates, ranks of metrics, when to evaluate and what is best),
-    freezes layers, and refuses what does not fit the model.
-
-    Args:
-        args: The arguments, which are changed.
-        model: The model to train.
-        tokenizer: Its tokenizer; `model_max_length` is how much of a text is read.
-        label_space: The labels.
-        has_validation: Whether there are validation texts. A run then evaluates whenever it saves.
+    Completes in `args` what is left open (learning rates, ranks of metrics, when to evaluate and what is best),
+    freezes layers, and refuses what does not fit the model. With validation texts a run evaluates whenever it saves.
     """
     check_length(model, tokenizer.model_max_length)
     check_processes(model.config, args.world_size)

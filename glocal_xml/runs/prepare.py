@@ -151,14 +151,9 @@ def load_texts(
     holds_out: bool = False,
 ) -> tuple[dict[str, Any], LabelSpace]:
     """
-    The parts train, validation, test and predict with `text` and `labels`, and their label space.
-
-    Args:
-        data_args: Files and how to read them.
-        label_space: Labels of a trained model; without it those of the training texts.
-        seed: Decides random parts.
-        train_rows: Training texts in memory instead of a file.
-        holds_out: Whether training texts are held out where nothing is said of validation.
+    The parts train, validation, test and predict with `text` and `labels`, and their label space: that of a trained
+    model, or of the training texts, which may be in memory (`train_rows`). By `holds_out` a part of these is for
+    validation where nothing is said of it.
     """
     columns: dict[str, Any] = {"text_column": data_args.text_column, "labels_column": data_args.labels_column}
     delimiter = {"label_delimiter": data_args.label_delimiter}

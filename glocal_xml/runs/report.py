@@ -28,17 +28,8 @@ logger = logging.getLogger("glocal_xml")
 class RunReport:
     """
     What a run found, and what decided it: `results`, which `save` writes as `results.json`, with `predictions.jsonl`
-    and the model card.
-
-    Args:
-        model_args: Which model was trained or used.
-        data_args: Where texts and labels came from.
-        args: How it was trained, and the folder of the run.
-        data: The texts, the labels and the tokenizer.
-        model: The model that is judged.
-        collapse_watch: What watched over training, which tells whether the model has collapsed; `None` for a model
-            that was not trained here.
-        started: When the run began, in seconds since the epoch.
+    and the model card. What has watched over training tells whether the model has collapsed; a model that was not
+    trained here has no `collapse_watch`. The run has `started` so many seconds since the epoch.
     """
 
     def __init__(

@@ -57,15 +57,8 @@ def start_run(
 ) -> str | None:
     """
     Checks what is asked for and the folder of the run, seeds random numbers, and returns the checkpoint to resume
-    from, if any.
-
-    Args:
-        model_args: Which model to train or to use. Experts that the run cannot have are left out, with a warning.
-        data_args: Where texts and labels come from.
-        args: How to train, and where results go.
-        training: Whether the run trains.
-        with_trainer: Whether `XMTCTrainer` trains. A loop of your own may split labels over processes, and resumes
-            from what [`LoopState`] has saved.
+    from, if any. Experts that the run cannot have are left out, with a warning. A loop of your own, without
+    `XMTCTrainer`, may split labels over processes, and resumes from what [`LoopState`] has saved.
     """
     quieten(args)
     check_arguments(model_args, data_args, training)
@@ -106,13 +99,8 @@ def run(
     train_rows: datasets.Dataset | None = None,
 ) -> dict[str, Any]:
     """
-    Trains where there are training texts, then evaluates and predicts where there are texts for it.
-
-    Args:
-        model_args: Which model to train or to use.
-        data_args: Where texts and labels come from.
-        args: How to train, and where results go.
-        train_rows: Training texts in memory instead of a file, with the columns `text` and `labels` (names).
+    Trains where there are training texts, then evaluates and predicts where there are texts for it. Training texts may
+    be in memory instead of a file (`train_rows`), with the columns `text` and `labels` (names).
     """
     started = time.time()
     training = (

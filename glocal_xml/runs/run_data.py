@@ -58,14 +58,9 @@ def load_data(
     checkpoint: str | None = None,
 ) -> RunData:
     """
-    Reads and tokenises the texts of a run that trains a new model. With `args.blend`, and nothing said of validation,
-    a part of the training texts is held out.
-
-    Args:
-        model_args: The encoder, whose tokenizer is used, and the experts.
-        data_args: The files and how to read them.
-        args: The seed of random parts, and the processes: the first reads, the others use what it cached.
-        checkpoint: Where the run resumes; other labels than it has are refused.
+    Reads and tokenises the texts of a run that trains a new model; the first process reads, the others use what it
+    cached. With `args.blend`, and nothing said of validation, a part of the training texts is held out. Labels that
+    are not those of the `checkpoint` to resume from are refused.
     """
     data = read_data(model_args, data_args, args, checkpoint=checkpoint)
     if model_args.experts:

@@ -36,14 +36,8 @@ def tree_of_run(
     resume: bool,
 ) -> LabelTree | None:
     """
-    The label tree that a run asks for, if any; one that was built is kept in the folder of the run.
-
-    Args:
-        model_args: Its `label_tree` are options to build it with, or the file of one that was built before.
-        args: The folder of the run, and its processes: the first builds the tree, the others read what it wrote.
-        texts: The parts of the data; the tree is made of the training part.
-        label_space: The labels.
-        resume: Whether the run resumes from a checkpoint, and so with the tree that it has.
+    The label tree that a run asks for, if any: read from a file, or built by the first process and kept in the folder
+    of the run, where the others read it, and so does a run that resumes.
     """
     wanted, path = model_args.label_tree, Path(args.output_dir, TREE_FILE)
     if wanted is None:

@@ -82,8 +82,6 @@ class XMTCTrainingArguments(TrainingOptions, TrainingArguments):
             raise ValueError(f"`threshold_f` must be one of {', '.join(F_KINDS)}, got {self.threshold_f!r}.")
         if not 0 < self.num_train_epochs < math.inf and self.max_steps <= 0:
             raise ValueError(f"`num_train_epochs` must be above 0, got {self.num_train_epochs}: nothing is trained.")
-        if self.frozen_layers < 0:
-            raise ValueError(f"`frozen_layers` must be at least 0, got {self.frozen_layers}.")
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise ValueError(f"`minutes` must be above 0, got {self.minutes}.")
         rates = read_dict("module_learning_rates", self.module_learning_rates)

@@ -28,11 +28,6 @@ class CollapseWatch:
 
     The first evaluation alone proves nothing: a warning takes two in a row, and there is one in a run. What the end of
     the run shows is said in any case.
-
-    Args:
-        label_space: The labels and how frequent they are.
-        args: The ranks to look at, and what the advice depends on.
-        model: What else it depends on.
     """
 
     def __init__(self, label_space: LabelSpace, args: XMTCTrainingArguments, model: XMTCPreTrainedModel):
@@ -43,12 +38,8 @@ class CollapseWatch:
 
     def look(self, top_k_ids: np.ndarray, true_labels: np.ndarray, epoch: float) -> None:
         """
-        Warns, the second time in a row that an evaluation during training shows a collapse, and then no more.
-
-        Args:
-            top_k_ids: The best labels of each text, (texts, labels).
-            true_labels: Those that each has, padded with negative numbers, (texts, most labels of a text).
-            epoch: How many epochs the model has been trained.
+        Warns, the second time in a row that an evaluation during training shows a collapse, and then no more. Looks at
+        the best labels of each text, and those that it has, padded with negative numbers, both (texts, labels).
         """
         # Where levels of a label tree are trained one after the other, the labels come last.
         if epoch <= self.model.config.whole_loss_epoch:

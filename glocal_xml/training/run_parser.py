@@ -48,15 +48,7 @@ def parse_arguments(
 def recipe_arguments(
     recipe: dict[str, Any], argv: list[str], *, source: str | None, prog: str | None = None
 ) -> tuple[ModelArguments, DataArguments, XMTCTrainingArguments]:
-    """
-    The arguments of a recipe that was read, with flags that override it.
-
-    Args:
-        recipe: A flat mapping from argument names to values.
-        argv: The flags.
-        source: What errors call the recipe.
-        prog: What help and errors call the command; the name of the script by default.
-    """
+    """The arguments of a recipe that was read, which errors call `source`, with flags that override it."""
     parser = _RunParser(
         (ModelArguments, DataArguments, XMTCTrainingArguments),
         prog=prog,
