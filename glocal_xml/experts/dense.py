@@ -131,6 +131,8 @@ def _padded(
     # An empty text of a tokenizer without special tokens has a token too.
     empty = [tokenizer.pad_token_id or 0]
     names = [name for name in ("input_ids", "token_type_ids") if name in fields[0]]
-    columns = {name: [torch.tensor(row[name] or empty) for row in fields] for name in names}
+    columns: dict[str, list[torch.Tensor]] = {
+        name: [torch.tensor(row[name] or empty) for row in fields] for name in names
+    }
     columns["attention_mask"] = [torch.ones_like(ids) for ids in columns["input_ids"]]
     return {name: nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device) for name, rows in columns.items()}

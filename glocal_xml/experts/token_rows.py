@@ -1,6 +1,7 @@
 """Texts as sparse rows of weighted token counts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from glocal_xml.modeling.token_counts import TextCounter
 _TOKENIZED_AT_ONCE = 1000
 _COUNTED_AT_ONCE = 256
 # Token ids of texts as one tensor, padded as in batches.
-padded_ids = XMTCCollator.padded_ids
+padded_ids: Callable[[Sequence[Any]], torch.Tensor] = XMTCCollator.padded_ids
 
 
 def whole_text_ids(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> list[np.ndarray]:

@@ -196,7 +196,7 @@ class RunExperts:
         return [name for name in self.names if name != DENSE]
 
     @property
-    def _shown(self) -> dict[str, bool]:
+    def _shown(self) -> dict[str, Any]:
         return {"show_progress": not self.args.disable_tqdm}
 
     def _fit(self, model: XMTCPreTrainedModel, texts: ExpertTexts) -> None:

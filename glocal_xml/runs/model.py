@@ -73,12 +73,10 @@ def may_freeze(model_args: ModelArguments, args: XMTCTrainingArguments) -> bool:
     """
     if args.frozen_encoder is not None:
         return args.frozen_encoder
-    chosen = {"branches", "document_layers"} & set(model_args.model_config)
-    if chosen or model_args.model_type != "glocal_xml" or model_args.model or model_args.label_tree is not None:
+    asked = {"branches", "document_layers"} & set(model_args.model_config) or model_args.label_tree is not None
+    if asked or model_args.model_type != "glocal_xml" or model_args.model or model_args.encoder == WORD_ENCODER:
         return False
-    if args.world_size > 1 or model_args.encoder == WORD_ENCODER:
-        return False
-    return find_pooling(encoder_path(model_args.encoder), {}) is not None
+    return args.world_size == 1 and find_pooling(encoder_path(model_args.encoder), {}) is not None
 
 
 def check_frozen_encoder(model: XMTCPreTrainedModel, args: XMTCTrainingArguments) -> None:
@@ -124,11 +122,11 @@ def new_model(
 ) -> XMTCPreTrainedModel:
     """A new model around a pretrained encoder or that of the words of the tokenizer."""
     family = FAMILIES[config_class(model_args.model_type)]
-    words = model_args.encoder == WORD_ENCODER
-    levels = {} if tree is None else {"tree_levels": tree.level_sizes}
-    if "tree_levels" in model_args.model_config:
+    words, fields = model_args.encoder == WORD_ENCODER, dict(model_args.model_config)
+    if "tree_levels" in fields:
         raise ValueError("`tree_levels` follows from the label tree: pass `--label_tree` instead.")
-    fields = {**levels, **model_args.model_config}
+    if tree is not None:
+        fields["tree_levels"] = tree.level_sizes
     if leaves_out_local_branch(model_args, label_space.num_labels):
         fields["branches"] = "global"
     try:
@@ -214,12 +212,11 @@ def default_rates(args: XMTCTrainingArguments, model: XMTCPreTrainedModel) -> No
     is_pretrained = model.encoder.config.model_type != WORD_ENCODER
     if args.module_learning_rates or not is_pretrained or args.learning_rate != type(args).learning_rate:
         return
+    args.module_learning_rates = {"encoder": _ENCODER_RATE}
     # Not every family has tables of these names.
     heads = [name for name, _ in model.named_parameters() if not name.startswith("encoder")]
-    rates = {"encoder": _ENCODER_RATE, _LABEL_TABLES: _TABLE_RATE}
-    if not any(re.match(_LABEL_TABLES, name) for name in heads):
-        del rates[_LABEL_TABLES]
-    args.module_learning_rates = rates
+    if any(re.match(_LABEL_TABLES, name) for name in heads):
+        args.module_learning_rates[_LABEL_TABLES] = _TABLE_RATE
 
 
 def prepare_training(

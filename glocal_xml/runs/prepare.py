@@ -156,8 +156,8 @@ def load_texts(
     validation where nothing is said of it.
     """
     columns: dict[str, Any] = {"text_column": data_args.text_column, "labels_column": data_args.labels_column}
-    delimiter = {"label_delimiter": data_args.label_delimiter}
-    reader = columns | delimiter | {"file_format": data_args.file_format, "label_map": data_args.label_map}
+    reader = columns | {"file_format": data_args.file_format, "label_map": data_args.label_map}
+    options: dict[str, Any] = {"label_delimiter": data_args.label_delimiter, "bad_rows": data_args.bad_rows}
     if data_args.dataset_name is not None:
         files = load_hub_dataset(
             data_args.dataset_name, config=data_args.dataset_config, streaming=data_args.streaming, **columns
@@ -179,20 +179,15 @@ def load_texts(
             label_space=label_space,
             label_names=read_label_names(data_args.label_names_file),
             streaming=data_args.streaming,
-            bad_rows=data_args.bad_rows,
             allow_no_labels=data_args.allow_no_labels,
+            **options,
             # The columns of a dataset have their standard names by now.
-            **(reader if data_args.dataset_name is None else delimiter),
+            **(reader if data_args.dataset_name is None else {}),
         )
         texts = dict(parts)
     if data_args.predict_file is not None:
-        parts, label_space = load_xmtc_dataset(
-            {"test": data_args.predict_file},
-            label_space=label_space,
-            bad_rows=data_args.bad_rows,
-            allow_no_labels=True,
-            **reader,
-        )
+        options |= {"label_space": label_space, "allow_no_labels": True, **reader}
+        parts, label_space = load_xmtc_dataset({"test": data_args.predict_file}, **options)
         texts["predict"] = parts["test"]
     return take_parts(texts, label_space, earlier, data_args, seed, holds_out)
 
