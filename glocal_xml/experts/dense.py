@@ -39,14 +39,11 @@ def add_to_dense(
     the encoder is trained: embeddings of another encoder would be compared with those of this one.
 
     Args:
-        model: A model with an encoder.
-        texts: The texts, and names of labels.
-        tokenizer: The tokenizer of the model; its `model_max_length` is how much of a text is read.
+        model, texts, tokenizer: The `model_max_length` of the tokenizer is how much of a text is read.
         first: The number of the first text in explanations; by default they continue after the highest one.
         embedded: What [`embed`] gives of the texts, where it is known already.
         seconds: Time to spend: where it is too short for all texts, a random part of them is remembered.
-        neighbors: How many texts vote, in a new memory.
-        power: Power of the similarity in a vote, in a new memory.
+        neighbors, power: How many texts vote in a new memory, and the power of the similarity in a vote.
         show_progress: Whether to show a bar, on a terminal.
     """
     if embedded is None:

@@ -63,18 +63,15 @@ def fit_lexical(
     Fits the expert on texts and their labels; the result does not depend on the number of workers.
 
     Args:
-        rows: Ids of all tokens of each text (`whole_text_ids`).
-        labels: Label ids of each text.
-        num_labels: Number of labels.
-        tokens: Size of the vocabulary.
+        rows, labels: Ids of all tokens of each text (`whole_text_ids`), and of its labels.
+        num_labels, tokens: Number of labels, and size of the vocabulary.
         num_texts: How many of the rows, counted from the first, are texts; others, such as names of labels, count
             nothing in how rare a token is. All by default.
         c: Inverse strength of regularisation.
         pairs: Most pairs of neighbouring tokens that are features too; 0 for none.
         lead: How many of the first tokens of a text are features of their own too; 0 for none.
         cluster_size: Most labels of a cluster; with no more labels than that, all are trained against all texts.
-        workers: Processes; -1 for one per processor.
-        show_progress: Whether to show a bar, on a terminal.
+        workers, show_progress: Processes, -1 for one per processor; and whether to show a bar, on a terminal.
 
     Returns:
         The expert, and its sizes for `config.lexical`.

@@ -47,16 +47,13 @@ def fit_memory(
     A memory of texts and their labels.
 
     Args:
-        rows: Ids of all tokens of each text (`whole_text_ids`).
-        labels: Label ids of each text.
-        num_labels: Number of labels.
-        tokens: Size of the vocabulary.
+        rows, labels: Ids of all tokens of each text (`whole_text_ids`), and of its labels.
+        num_labels, tokens: Number of labels, and size of the vocabulary.
         num_texts: How many of the rows, counted from the first, are texts; others, such as names of labels, are
             remembered, and count nothing in how rare a token is. All by default.
         ignored: Ids of tokens that count only if texts have them: special ones. Others that no text has count as the
             rarest, so that texts that are added later are found by them.
-        neighbors: How many texts vote.
-        power: Power of the similarity in a vote.
+        neighbors, power: How many texts vote, and the power of the similarity in a vote.
         lead: How many of the first tokens that count are features of their own too; 0 for none.
 
     Returns:

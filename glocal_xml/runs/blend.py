@@ -195,14 +195,10 @@ def keep_blend(folder: str | os.PathLike, model: XMTCPreTrainedModel) -> None:
 
 def _has_frequencies(folder: Path, wanted: torch.Tensor) -> bool:
     name = _WEIGHTS
+    if not (folder / name).is_file() and (folder / _INDEX).is_file():
+        name = read_json_object(folder / _INDEX)["weight_map"].get(_FREQUENCIES, name)
     if not (folder / name).is_file():
-        if not (folder / _INDEX).is_file():
-            return False
-        index = read_json_object(folder / _INDEX)
-        name = index["weight_map"].get(_FREQUENCIES)
-        if name is None:
-            return False
+        return False
     with safe_open(folder / name, framework="pt") as file:
-        if _FREQUENCIES not in file.keys():  # noqa: SIM118 (it is no dictionary)
-            return False
-        return torch.equal(file.get_tensor(_FREQUENCIES).to(wanted.dtype), wanted.cpu())
+        found = _FREQUENCIES in file.keys()  # noqa: SIM118 (it is no dictionary)
+        return found and torch.equal(file.get_tensor(_FREQUENCIES).to(wanted.dtype), wanted.cpu())

@@ -1,4 +1,4 @@
-"""The experts and the blend of a run: fitted on its training texts, weighed on its validation texts."""
+"""The experts of a run: fitted on its training texts, and once more with those that were held out."""
 
 import json
 import logging
@@ -57,12 +57,9 @@ class RunExperts:
     `fit` can also be fitted before, as a time budget wants it; `fit_dense` needs the trained encoder.
 
     Args:
-        model_args: Which `experts` to fit.
-        data_args: Whether names of labels are texts too, and the file of these names.
+        model_args, data_args: Which `experts` to fit, and whether names of labels are texts too.
         args: The folder of the run, and its processes: the first fits the experts, the others read what it wrote.
-        texts: The parts of the data, as [`with_whole_texts`] returns them.
-        label_space: The labels.
-        tokenizer: The tokenizer.
+        texts, label_space, tokenizer: As [`load_data`] gives them.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ def parameter_groups(
     groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for (wrapped, parameter), pattern in zip(model.named_parameters(), patterns, strict=True):
         if parameter.requires_grad:
-            rate = learning_rate if pattern is None else module_learning_rates[pattern]
+            rate = module_learning_rates.get(pattern, learning_rate)
             # Parameters that are split over processes and whole ones cannot be updated by one call.
             split = hasattr(parameter, "to_local")
             groups.setdefault((rate, weight_decay if wrapped in decayed else 0.0, split), []).append(parameter)
