@@ -22,7 +22,7 @@ from glocal_xml.calibration import best_threshold
 from glocal_xml.calibration.threshold import measures_at
 from glocal_xml.data import read_rows
 from glocal_xml.experts import blend_pairs
-from glocal_xml.runs.experts import batches
+from glocal_xml.runs.blend import batches
 
 
 def main():

@@ -28,7 +28,7 @@ from glocal_xml.data import LabelSpace, load_xmtc_dataset, split_validation
 from glocal_xml.experts import blend_pairs, log_frequencies
 from glocal_xml.experts.fit_blend import BlendPairs, fitted_weights
 from glocal_xml.modeling.experts import LEXICAL, LEXICAL_BEND, MEMORY, VOTES
-from glocal_xml.runs.experts import batches
+from glocal_xml.runs.blend import batches
 
 SPLITS, FITTED, JUDGED_CANDIDATES = 4, 1000, 20
 MEMORY_VOTE = VOTES[MEMORY]

@@ -20,9 +20,9 @@ import torch
 import transformers
 
 from glocal_xml.calibration import judge_scores, write_figure
-from glocal_xml.experts import blend_pairs, fit_blend
+from glocal_xml.experts import blend_pairs, fit_blend, log_frequencies
 from glocal_xml.modeling.configuration_base import F_KINDS
-from glocal_xml.runs.experts import batches, log_frequencies
+from glocal_xml.runs.blend import batches
 from glocal_xml.runs.model import build_model
 from glocal_xml.runs.prepare import load_texts, load_tokenizer, trained_label_space
 from glocal_xml.training import parse_arguments

@@ -36,7 +36,8 @@ from glocal_xml.experts import (
 from glocal_xml.experts.fit_blend import fitted_weights
 from glocal_xml.metrics import pad_label_lists, xmtc_metrics
 from glocal_xml.pretrained import minilm_path
-from glocal_xml.runs.experts import batches, read_label_texts
+from glocal_xml.runs.blend import batches
+from glocal_xml.runs.experts import read_label_texts
 from glocal_xml.training.frozen_encoder import train_on_embeddings
 
 HALVES, KS = 3, (1, 3, 5)

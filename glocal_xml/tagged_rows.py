@@ -22,14 +22,9 @@ def tagged_rows(
     """
     Yields the rows in their order, each with its `predictions`: none for a text with nothing in it.
 
-    Several processes read the same rows and take turns; the first yields the rows of all. Batches are those of one
-    process, and so are scores, to the last digit.
-
-    Args:
-        pipe, options: The pipeline, or what may be called like it, and its options.
-        rows, text_column: Rows, read as they are needed, and where each has its text.
-        batch_size: How many texts go through the model together.
-        processes: Those that share the rows; by default this one alone.
+    Rows are read as they are needed, and the pipeline is called with the options. Several processes read the same rows
+    and take turns; the first yields the rows of all. Batches are those of one process, and so are scores, to the last
+    digit.
     """
     windows = _windows(rows, batch_size, text_column)
     while turn := list(islice(windows, processes.number)):

@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, Pipeline, PreTrainedTokenizerBase, pipeline
 
-from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
-
-_ANY_TEXT = "a text"
-_TASK = "extreme-multi-label-classification"
+from glocal_xml.modeling import FAMILIES, TASK, XMTCConfig, XMTCPreTrainedModel
 
 
 @contextmanager
@@ -89,10 +86,10 @@ def open_pipeline(
     trained_config(model, **options)
     tokenizer = trained_tokenizer(model, **options)
     loaded = load_trained_model(model, tokenizer, **options)
-    pipe = pipeline(_TASK, model=loaded, tokenizer=tokenizer, device=device)
+    pipe = pipeline(TASK, model=loaded, tokenizer=tokenizer, device=device)
     # Settings may fit the weights and still give no numbers.
     with plain_model_errors(model):
-        if not all(math.isfinite(item["score"]) for item in pipe(_ANY_TEXT)):
+        if not all(math.isfinite(item["score"]) for item in pipe("a text")):
             raise ValueError("its scores are not finite")
     return pipe
 

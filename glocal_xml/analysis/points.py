@@ -21,7 +21,7 @@ from glocal_xml.runs.model import config_class, late_loss, recipe_config
 from glocal_xml.runs.prepare import load_texts, trained_label_space
 from glocal_xml.runs.run_once import Arguments, claim_folder, read_json, train_or_resume
 from glocal_xml.training import ModelArguments
-from glocal_xml.training.parameter_groups import deciding_patterns
+from glocal_xml.training.optimizer import deciding_patterns
 from glocal_xml.training.run_facts import run_settings
 
 from .divergences import branch_divergences

@@ -46,9 +46,9 @@ def main(argv: list[str]) -> None:
     from glocal_xml.calibration import report_lines, write_figure
     from glocal_xml.calibration.figure import check_figure
     from glocal_xml.calibration.threshold import check_average
+    from glocal_xml.runs.blend import keep_blend, refit_blend
     from glocal_xml.runs.model import check_length
     from glocal_xml.runs.prepare import load_texts, load_tokenizer, trained_label_space
-    from glocal_xml.runs.refit_blend import keep_blend, refit_blend
     from glocal_xml.runs.run import quieten
     from glocal_xml.trained_model import load_trained_model
     from glocal_xml.training import XMTCTrainingArguments

@@ -1,14 +1,12 @@
 """Experts that are fitted rather than trained by gradient descent, and the blend of all branches of a model."""
 
-from .dense import Embedded, add_to_dense, embed
-from .embeddings import text_embeddings
+from .dense import Embedded, add_to_dense, embed, text_embeddings
 from .fit import fit_experts
 from .fit_blend import MIN_TEXTS, blend_pairs, fit_blend, fixed_blend, log_frequencies
 from .lexical import fit_lexical, lexical_with_labels
 from .memory import add_to_memory, fit_memory, memory_with_labels, remove_from_memory, texts_in_memory
-from .name_texts import name_texts
 from .remember import remember
-from .texts import ExpertTexts
+from .texts import ExpertTexts, name_texts
 
 __all__ = [
     "MIN_TEXTS",

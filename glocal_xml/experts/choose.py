@@ -37,17 +37,9 @@ def default_lexical_settings(train: ExpertTexts, num_labels: int) -> dict[str, A
 
 def choose_lexical_settings(train: ExpertTexts, held_out: ExpertTexts, num_labels: int, tokens: int) -> dict[str, Any]:
     """
-    Whether pairs of tokens and the first tokens are features of their own, the regularisation and the size of
-    clusters, one after the other, by the mean of P@1, P@3 and P@5 on held-out texts.
-
-    Args:
-        train: Training texts; a part of them is used.
-        held_out: Other texts.
-        num_labels: Number of labels.
-        tokens: Size of the vocabulary.
-
-    Returns:
-        Options of `fit_lexical`.
+    Options of `fit_lexical`: whether pairs of tokens and the first tokens are features of their own, the
+    regularisation and the size of clusters, chosen one after the other on a part of the texts, by the mean of P@1, P@3
+    and P@5 on held-out texts. `tokens` is the size of the vocabulary.
     """
     if num_labels > MOST_LABELS:
         return default_lexical_settings(train, num_labels)
@@ -59,8 +51,8 @@ def choose_lexical_settings(train: ExpertTexts, held_out: ExpertTexts, num_label
     def quality(tried: dict[str, Any]) -> float:
         key = tuple(tried.items())
         if key not in judged:
-            names = (rows + train.name_rows, labels + list(train.name_labels))
-            expert, _ = fit_lexical(*names, num_labels, tokens, num_texts=len(rows), show_progress=False, **tried)
+            data = (rows + train.name_rows, labels + train.name_labels, num_labels, tokens)
+            expert, _ = fit_lexical(*data, num_texts=len(rows), show_progress=False, **tried)
             judged[key] = _precision(expert, held_out, num_labels)
         return judged[key]
 

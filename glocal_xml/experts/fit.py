@@ -18,28 +18,15 @@ def fit_experts(
     texts: ExpertTexts,
     tokenizer: PreTrainedTokenizerBase,
     experts: Sequence[str] = (LEXICAL, MEMORY),
-    *,
-    workers: int = -1,
-    show_progress: bool = True,
     **lexical_options: Any,
 ) -> None:
     """
-    Fits experts on texts and gives them to a model, in place of those it has. The dense memory, which needs a trained
-    encoder, is fitted by [`add_to_dense`].
-
-    Args:
-        model: The model.
-        texts: Training texts.
-        tokenizer: The tokenizer of the model.
-        experts: Which experts to fit: `"lexical"`, `"memory"`.
-        workers: Processes; -1 for one per processor.
-        show_progress: Whether to show a bar, on a terminal.
-        lexical_options: Further options of [`fit_lexical`].
+    Fits experts on texts and gives them to a model, in place of those it has: `"lexical"`, with the options of
+    [`fit_lexical`], and `"memory"`. The dense memory, which needs a trained encoder, is fitted by [`add_to_dense`].
     """
     rows, labels = texts.rows + texts.name_rows, [*texts.labels, *texts.name_labels]
     data = (rows, labels, model.config.num_labels, len(tokenizer))
     if LEXICAL in experts:
-        options = {"workers": workers, "show_progress": show_progress, **lexical_options}
-        model.set_expert(LEXICAL, *fit_lexical(*data, num_texts=len(texts.rows), **options))
+        model.set_expert(LEXICAL, *fit_lexical(*data, num_texts=len(texts.rows), **lexical_options))
     if MEMORY in experts:
         model.set_expert(MEMORY, *fit_memory(*data, num_texts=len(texts.rows), ignored=tokenizer.all_special_ids))

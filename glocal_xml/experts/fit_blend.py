@@ -42,22 +42,15 @@ _FIXED_WEIGHTS = {"lexical": 0.7, "memory": 0.4, "dense": 0.4}
 @dataclass
 class BlendPairs:
     """
-    The best labels of each branch for held-out texts, one pair of text and label after the other.
-
-    Args:
-        texts: The text of each pair, (pairs,).
-        labels: The label of each pair, (pairs,).
-        logits: Its logits in each branch, (pairs, branches).
-        final_logits: Its logits as the model has them now, (pairs,).
-        is_true: Whether the text has the label, (pairs,).
-        true_labels: The labels of each text.
+    The best labels of each branch for held-out texts, one pair of text and label after the other: the logits of each
+    in all branches, and final ones as the model has them now; and all labels that the texts have.
     """
 
-    texts: np.ndarray
-    labels: np.ndarray
-    logits: np.ndarray
-    final_logits: np.ndarray
-    is_true: np.ndarray
+    texts: np.ndarray  # (pairs,)
+    labels: np.ndarray  # (pairs,)
+    logits: np.ndarray  # (pairs, branches)
+    final_logits: np.ndarray  # (pairs,)
+    is_true: np.ndarray  # (pairs,)
     true_labels: list[np.ndarray]
 
     def scored(self, logits: np.ndarray, num_labels: int) -> ScoredLabels:
@@ -108,14 +101,7 @@ def log_frequencies(label_space: LabelSpace) -> np.ndarray:
 def blend_pairs(
     model: XMTCPreTrainedModel, batches: Iterable[dict[str, torch.Tensor]], number: int = CANDIDATES
 ) -> BlendPairs:
-    """
-    The labels that any branch ranks among its best, with the logits of all branches.
-
-    Args:
-        model: The model.
-        batches: Batches as the collator makes them, with `labels`.
-        number: How many labels of each branch.
-    """
+    """The labels that any branch ranks among its best, so many of each, with the logits of all branches."""
     found: list[tuple[np.ndarray, ...]] = []
     true_labels: list[np.ndarray] = []
     with evaluation_mode(model):
@@ -132,13 +118,9 @@ def blend_pairs(
             text, column = (each_once(ids) >= 0).nonzero(as_tuple=True)
             chosen = ids[text, column].cpu()
             is_true = (labels[text.cpu()] == chosen[:, None]).any(dim=1)
-            values = (text.cpu() + len(true_labels), chosen, logits[text, column], final[text, column], is_true)
-            found.append(
-                tuple(
-                    value.cpu().float().numpy() if value.is_floating_point() else value.cpu().numpy()
-                    for value in values
-                )
-            )
+            of_pairs = (values[text, column].cpu().float() for values in (logits, final))
+            values = (text.cpu() + len(true_labels), chosen, *of_pairs, is_true)
+            found.append(tuple(value.numpy() for value in values))
             true_labels.extend(row[row >= 0].numpy() for row in labels)
     texts, label_ids, all_logits, finals, truths = (np.concatenate(values) for values in zip(*found, strict=True))
     return BlendPairs(texts, label_ids, all_logits, finals, truths, true_labels)
@@ -159,11 +141,9 @@ def fit_blend(
     lower that of the blend, and what little such a weight fits is mostly chance.
 
     Args:
-        pairs: As [`blend_pairs`] gives them.
-        branch_names: Names of the branches.
+        pairs, branch_names: As [`blend_pairs`] gives them, and the names of the branches.
         log_frequencies: Log frequency of each label in training, (labels,).
-        f: `"micro"`, `"macro"` or `"samples"`.
-        beta: How much more recall counts than precision.
+        f, beta: `"micro"`, `"macro"` or `"samples"`, and how much more recall counts than precision.
         num_labels: Size of the label space, labels met only in evaluation data included.
 
     Returns:

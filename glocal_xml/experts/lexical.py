@@ -1,7 +1,6 @@
 """Fitting the lexical expert: a linear support vector machine for each label, and for each node of a tree above."""
 
 import copy
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed
 from scipy.sparse import csc_matrix, csr_matrix
-from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
 from tqdm.auto import tqdm
@@ -65,18 +63,15 @@ def fit_lexical(
     Fits the expert on texts and their labels; the result does not depend on the number of workers.
 
     Args:
-        rows: Ids of all tokens of each text (`whole_text_ids`).
-        labels: Label ids of each text.
-        num_labels: Number of labels.
-        tokens: Size of the vocabulary.
+        rows, labels: Ids of all tokens of each text (`whole_text_ids`), and of its labels.
+        num_labels, tokens: Number of labels, and size of the vocabulary.
         num_texts: How many of the rows, counted from the first, are texts; others, such as names of labels, count
             nothing in how rare a token is. All by default.
         c: Inverse strength of regularisation.
         pairs: Most pairs of neighbouring tokens that are features too; 0 for none.
         lead: How many of the first tokens of a text are features of their own too; 0 for none.
         cluster_size: Most labels of a cluster; with no more labels than that, all are trained against all texts.
-        workers: Processes; -1 for one per processor.
-        show_progress: Whether to show a bar, on a terminal.
+        workers, show_progress: Processes, -1 for one per processor; and whether to show a bar, on a terminal.
 
     Returns:
         The expert, and its sizes for `config.lexical`.
@@ -109,30 +104,16 @@ def lexical_with_labels(
     expert: LexicalExpert, sizes: dict[str, Any], kept: Sequence[int], nearest: Sequence[int]
 ) -> tuple[LexicalExpert, dict[str, Any]]:
     """
-    An expert with other labels, and its sizes for `config.lexical`. A new label has no weights, and the answer is no,
-    as for labels without training texts.
-
-    Args:
-        expert: The expert.
-        sizes: Its sizes.
-        kept: Ids of the labels that stay, in their new order.
-        nearest: For each label that comes behind them the old one in whose cluster it is.
+    An expert with other labels, and its sizes for `config.lexical`: those `kept`, in their new order, and behind them
+    new ones, for each of which `nearest` has the old label in whose cluster it is. A new label has no weights, and the
+    answer is no, as for labels without training texts.
     """
     origins, last = [*kept, *nearest], len(expert.tables) - 1
     weights = matrix_of(expert.tables[last])[list(kept)]
     weights.resize(len(origins), weights.shape[1])
-    sizes = {**sizes, "entries": [*sizes["entries"][:-1], weights.nnz]}
-    new = LexicalExpert(len(origins), **sizes)
-    # Tensors that were copied are of the type that the expert is kept in.
-    new.to(expert.counter.weights.dtype)
-    state = expert.state_dict()
-    state |= {f"tables.{last}.{name}": values for name, values in table_tensors(weights).items()}
-    biases = state[f"biases_{last}"][list(kept)]
-    state[f"biases_{last}"] = torch.cat([biases, biases.new_full((len(nearest),), _NO)])
-    if last:
-        state[f"parents_{last}"] = state[f"parents_{last}"][origins]
-    new.load_state_dict(state)
-    return new, sizes
+    biases, parents = getattr(expert, f"biases_{last}")[list(kept)], getattr(expert, f"parents_{last}")
+    biases = torch.cat([biases, biases.new_full((len(nearest),), _NO)])
+    return _with_last_level(expert, sizes, weights, biases, parents[origins] if last else parents)
 
 
 def with_first_texts(
@@ -154,17 +135,25 @@ def with_first_texts(
     tokens[met & (tokens == 0)] = tokens.max()
     means = normalize(truth[:, new].T.tocsr() @ sparse_rows(rows, expert.counter))
     places = csr_matrix((np.full(len(new), _YES - _NO), (new, np.arange(len(new)))), (expert.num_labels, len(new)))
-    weights = (weights + places @ means).tocsr()
-    state = expert.state_dict()
-    state |= {f"tables.{last}.{name}": values for name, values in table_tensors(weights).items()}
-    state[f"biases_{last}"][new] = _NO
+    biases, parents = getattr(expert, f"biases_{last}"), getattr(expert, f"parents_{last}")
+    biases[new] = _NO
     if last:
         clusters = expert.logits(padded_ids(rows), last).sigmoid().numpy()  # (texts, clusters)
-        state[f"parents_{last}"][new] = torch.from_numpy((truth[:, new].T @ clusters).argmax(axis=1))
+        parents[new] = torch.from_numpy((truth[:, new].T @ clusters).argmax(axis=1))
+    return _with_last_level(expert, sizes, (weights + places @ means).tocsr(), biases, parents)
+
+
+def _with_last_level(
+    expert: LexicalExpert, sizes: dict[str, Any], weights: csr_matrix, biases: torch.Tensor, parents: torch.Tensor
+) -> tuple[LexicalExpert, dict[str, Any]]:
+    """An expert with other weights, (labels, features), biases and clusters of labels, and its sizes."""
+    last = len(expert.tables) - 1
     sizes = {**sizes, "entries": [*sizes["entries"][:-1], weights.nnz]}
-    result = LexicalExpert(expert.num_labels, **sizes)
-    result.load_state_dict(state)
-    return result, sizes
+    # Of the type that the expert is kept in.
+    new = LexicalExpert(len(biases), **sizes).to(expert.counter.weights.dtype)
+    table = {f"tables.{last}.{name}": values for name, values in table_tensors(weights).items()}
+    new.load_state_dict(expert.state_dict() | table | {f"biases_{last}": biases, f"parents_{last}": parents})
+    return new, sizes
 
 
 def _counter(texts: Sequence[np.ndarray], tokens: int, most_pairs: int, lead: int) -> TextCounter:
@@ -184,12 +173,10 @@ def _levels(
     num_labels = truth.shape[1]
     if num_labels <= cluster_size:
         return [np.zeros(num_labels, dtype=np.int64)]
-    features = normalize(truth.T.tocsr() @ matrix)
-    height = 1 if num_labels <= _ONE_LEVEL * cluster_size else 2
     tree = build_label_tree(
-        features,
+        normalize(truth.T.tocsr() @ matrix),
         cluster_size=cluster_size,
-        height=height,
+        height=1 if num_labels <= _ONE_LEVEL * cluster_size else 2,
         branching=_BRANCHING,
         workers=None if workers < 0 else workers,
         show_progress=show_progress,
@@ -213,11 +200,8 @@ def _problems(truth: csr_matrix, levels: list[np.ndarray]) -> list[tuple[csr_mat
         nodes = (members[-1] @ up).tocsc()
         nodes.data[:] = 1
         members.append(nodes)
-    members = members[::-1]
-    return [
-        (own, parents, members[i - 1] if i else None)
-        for i, (own, parents) in enumerate(zip(members, levels, strict=True))
-    ]
+    members.reverse()
+    return list(zip(members, levels, [None, *members[:-1]], strict=True))
 
 
 def _fit_problems(
@@ -225,25 +209,14 @@ def _fit_problems(
 ) -> tuple[list[csr_matrix], list[np.ndarray]]:
     """Weights, (nodes, features), and biases, (nodes,), of each level."""
     weights, biases = [], []
-    disable = None if show_progress else True
-    total = sum(own.shape[1] for own, _, _ in problems)
+    total, disable = sum(own.shape[1] for own, _, _ in problems), None if show_progress else True
     with tqdm(total=total, desc="lexical expert", unit=" classifiers", disable=disable) as progress:
         for own, parents, above in problems:
-            # Of each task that a worker has: its nodes, and the features that its columns are.
-            under_way: deque[tuple[np.ndarray, np.ndarray]] = deque()
-            tasks = _tasks(matrix, own, parents, above, under_way)
-            # The seed makes each fit the same whichever process does it.
-            machine = LinearSVC(C=c, tol=_TOLERANCE, max_iter=_MOST_ROUNDS, random_state=0)
-            fitted = Parallel(workers, return_as="generator")(
-                delayed(OneVsRestClassifier(machine).fit)(*task) for task in tasks
-            )
             found: dict[int, tuple[np.ndarray, np.ndarray, float]] = {}
-            for models in fitted:
-                nodes, used = under_way.popleft()
-                for node, one in zip(nodes.tolist(), models.estimators_, strict=True):
-                    large = np.flatnonzero(np.abs(one.coef_[0]) > _LEAST_WEIGHT)
-                    found[node] = (used[large], one.coef_[0][large].astype(np.float32), float(one.intercept_[0]))
-                progress.update(len(nodes))
+            tasks = (delayed(_fit_nodes)(*task, c) for task in _tasks(matrix, own, parents, above))
+            for fitted in Parallel(workers, return_as="generator")(tasks):
+                found |= fitted
+                progress.update(len(fitted))
             progress.update(len(parents) - len(found))
             level_weights, level_biases = _assembled(np.diff(own.indptr), found, matrix.shape[1])
             weights.append(level_weights)
@@ -252,13 +225,13 @@ def _fit_problems(
 
 
 def _tasks(
-    matrix: csr_matrix, own: csc_matrix, parents: np.ndarray, above: csc_matrix | None, under_way: deque
-) -> Iterator[tuple[csr_matrix, Any]]:
-    """Texts and what to tell apart in them, for nodes that are trained against the same texts."""
+    matrix: csr_matrix, own: csc_matrix, parents: np.ndarray, above: csc_matrix | None
+) -> Iterator[tuple[csr_matrix, np.ndarray, np.ndarray, csc_matrix]]:
+    """Texts, the features that their columns are, nodes that are trained against the same texts, and who has these."""
     counts, order = np.diff(own.indptr), np.argsort(parents, kind="stable")
     present, starts = np.unique(parents[order], return_index=True)
     for parent, nodes in zip(present, np.split(order, starts[1:]), strict=True):
-        texts = np.arange(own.shape[0]) if above is None else _members(above, parent)
+        texts = np.arange(own.shape[0]) if above is None else np.sort(above[:, [parent]].indices)
         # All texts alike: there is nothing to tell apart.
         nodes = nodes[(counts[nodes] > 0) & (counts[nodes] < len(texts))]
         if not len(nodes):
@@ -269,14 +242,21 @@ def _tasks(
         rows = rows[:, used].astype(np.float64)
         for start in range(0, len(nodes), _AT_ONCE):
             chunk = nodes[start : start + _AT_ONCE]
-            under_way.append((chunk, used))
-            truth = own[:, chunk].tocsr()[texts]
-            # One column alone would not be taken for labels.
-            yield rows, truth if len(chunk) > 1 else truth.toarray()[:, 0]
+            yield rows, used, chunk, own[:, chunk].tocsr()[texts].tocsc()
 
 
-def _members(columns: csc_matrix, node: int) -> np.ndarray:
-    return np.sort(columns.indices[columns.indptr[node] : columns.indptr[node + 1]])
+def _fit_nodes(
+    rows: csr_matrix, used: np.ndarray, nodes: np.ndarray, truth: csc_matrix, c: float
+) -> dict[int, tuple[np.ndarray, np.ndarray, float]]:
+    """Features with weights, the weights and the bias of each node, from which texts, (texts, nodes), belong to it."""
+    found = {}
+    for place, node in enumerate(nodes.tolist()):
+        # The seed makes each fit the same whichever process does it.
+        machine = LinearSVC(C=c, tol=_TOLERANCE, max_iter=_MOST_ROUNDS, random_state=0)
+        one = machine.fit(rows, truth[:, [place]].toarray()[:, 0])
+        large = np.flatnonzero(np.abs(one.coef_[0]) > _LEAST_WEIGHT)
+        found[node] = (used[large], one.coef_[0][large].astype(np.float32), float(one.intercept_[0]))
+    return found
 
 
 def _assembled(counts: np.ndarray, found: dict[int, Any], num_features: int) -> tuple[csr_matrix, np.ndarray]:

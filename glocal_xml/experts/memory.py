@@ -9,8 +9,7 @@ import torch
 from scipy.sparse import csr_matrix, vstack
 
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.modeling.experts import DENSE, MEMORY, DenseMemory, MemoryExpert, TextMemory
-from glocal_xml.modeling.token_counts import TextCounter
+from glocal_xml.modeling.experts import MEMORY, DenseMemory, MemoryExpert, TextMemory
 
 from .token_rows import (
     document_frequencies,
@@ -48,16 +47,13 @@ def fit_memory(
     A memory of texts and their labels.
 
     Args:
-        rows: Ids of all tokens of each text (`whole_text_ids`).
-        labels: Label ids of each text.
-        num_labels: Number of labels.
-        tokens: Size of the vocabulary.
+        rows, labels: Ids of all tokens of each text (`whole_text_ids`), and of its labels.
+        num_labels, tokens: Number of labels, and size of the vocabulary.
         num_texts: How many of the rows, counted from the first, are texts; others, such as names of labels, are
             remembered, and count nothing in how rare a token is. All by default.
         ignored: Ids of tokens that count only if texts have them: special ones. Others that no text has count as the
             rarest, so that texts that are added later are found by them.
-        neighbors: How many texts vote.
-        power: Power of the similarity in a vote.
+        neighbors, power: How many texts vote, and the power of the similarity in a vote.
         lead: How many of the first tokens that count are features of their own too; 0 for none.
 
     Returns:
@@ -65,14 +61,12 @@ def fit_memory(
     """
     texts = rows[:num_texts]
     weights = _rarities(texts, tokens, ignored)
-    counter = TextCounter(tokens, lead=lead)
     firsts = [_rarities([row[weights[row] != 0][:lead] for row in texts], tokens, ignored)] if lead else []
-    counter.weights.copy_(torch.from_numpy(np.concatenate([weights, *firsts])))
+    memory = MemoryExpert(num_labels, tokens, 0, 0, 0, neighbors, power, lead)
+    memory.counter.weights.copy_(torch.from_numpy(np.concatenate([weights, *firsts])))
     numbers = np.arange(len(rows))
     numbers[len(texts) :] = -1
-    memory = MemoryExpert(num_labels, tokens, 0, 0, 0, neighbors, power, lead)
-    memory.counter.load_state_dict(counter.state_dict())
-    return memory_like(memory, sparse_rows(rows, counter), label_matrix(labels, num_labels), numbers)
+    return memory_like(memory, sparse_rows(rows, memory.counter), label_matrix(labels, num_labels), numbers)
 
 
 def _rarities(texts: Sequence[np.ndarray], tokens: int, ignored: Sequence[int]) -> np.ndarray:
@@ -93,13 +87,8 @@ def add_to_memory(
     numbers: Sequence[int] | None = None,
 ) -> None:
     """
-    Adds texts to the memory of words of a model: their labels are found from now on.
-
-    Args:
-        model: A model with the expert `memory`.
-        rows: Ids of all tokens of each text (`whole_text_ids`).
-        labels: Label ids of each text.
-        numbers: The number of each text in explanations; by default they continue after the highest one.
+    Adds texts, given as the ids of all of their tokens (`whole_text_ids`), to the memory of words of a model: their
+    labels are found from now on. The numbers of texts in explanations continue by default after the highest one.
     """
     if model.memory is None:
         raise ValueError(_NO_MEMORY)
@@ -133,12 +122,8 @@ def texts_in_memory(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> n
 
 def memory_with_labels(memory: TextMemory, kept: Sequence[int], added: int) -> tuple[TextMemory, dict[str, Any]]:
     """
-    A memory with other labels, and its sizes for the configuration. Texts that lose all of their labels are forgotten.
-
-    Args:
-        memory: The memory.
-        kept: Ids of the labels that stay, in their new order.
-        added: How many labels, which no text has yet, come behind them.
+    A memory with other labels, and its sizes for the configuration: those `kept`, in their new order, and behind them
+    so many that no text has yet. Texts that lose all of their labels are forgotten.
     """
     before = _label_matrix(memory)
     labels = before[:, list(kept)]
@@ -168,12 +153,8 @@ def memory_like(
 ) -> tuple[TextMemory, dict[str, Any]]:
     """A memory of other texts and labels with the settings of this one, and its sizes for the configuration."""
     labels.sort_indices()
-    sizes: dict[str, Any] = {
-        "texts": texts.shape[0],
-        "labels": labels.nnz,
-        "neighbors": memory.neighbors,
-        "power": memory.power,
-    }
+    votes = {"neighbors": memory.neighbors, "power": memory.power}
+    sizes: dict[str, Any] = {"texts": texts.shape[0], "labels": labels.nnz, **votes}
     if isinstance(memory, MemoryExpert):
         sizes |= {"tokens": memory.counter.tokens, "entries": texts.nnz, "lead": memory.counter.lead}
         new = MemoryExpert(labels.shape[1], **sizes)
@@ -192,7 +173,7 @@ def memory_like(
 
 
 def memories_of(model: XMTCPreTrainedModel) -> dict[str, TextMemory]:
-    memories = {name: expert for name, expert in model.text_experts().items() if name in (MEMORY, DENSE)}
+    memories = {name: expert for name, expert in model.text_experts().items() if isinstance(expert, TextMemory)}
     if not memories:
         raise ValueError("This model has no memory of texts: train it with the experts `memory` or `dense`.")
     return memories

@@ -42,9 +42,8 @@ def remember(
         add_to_memory(model, rows, ids, numbers)
     if model.dense is not None:
         add_to_dense(model, ExpertTexts(rows, ids), tokenizer, first=first)
-    added = np.bincount(
-        np.array([label for row in ids for label in row], dtype=np.int64), minlength=model.config.num_labels
-    )
+    given = np.array([label for row in ids for label in row], dtype=np.int64)
+    added = np.bincount(given, minlength=model.config.num_labels)
     counts = np.asarray(label_space.counts) + added
     if model.lexical is not None:
         dtype = model.lexical.counter.weights.dtype

@@ -1,6 +1,7 @@
 """Texts as sparse rows of weighted token counts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,12 +9,14 @@ from scipy.sparse import csc_matrix, csr_matrix
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from glocal_xml.data import XMTCCollator
 from glocal_xml.modeling.text_windows import all_token_ids, readable_text
 from glocal_xml.modeling.token_counts import TextCounter
 
 _TOKENIZED_AT_ONCE = 1000
 _COUNTED_AT_ONCE = 256
-_NO_TOKEN = -100
+# Token ids of texts as one tensor, padded as in batches.
+padded_ids: Callable[[Sequence[Any]], torch.Tensor] = XMTCCollator.padded_ids
 
 
 def whole_text_ids(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> list[np.ndarray]:
@@ -71,14 +74,6 @@ def sparse_rows(rows: Sequence[np.ndarray], counter: TextCounter) -> csr_matrix:
     return matrix
 
 
-def padded_ids(rows: Sequence[np.ndarray]) -> torch.Tensor:
-    """Token ids of texts as one tensor, padded by -100."""
-    tensors = [torch.as_tensor(row).long() for row in rows]
-    padded = nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=_NO_TOKEN)
-    # A batch of empty texts has a token too.
-    return padded if padded.shape[1] else padded.new_full((len(rows), 1), _NO_TOKEN)
-
-
 def label_matrix(labels: Sequence[Sequence[int]], num_labels: int) -> csr_matrix:
     """Labels of texts as a matrix of ones, of shape (texts, labels); those beyond the label space are ignored."""
     known = [[label for label in row if label < num_labels] for row in labels]
@@ -100,6 +95,5 @@ def table_tensors(matrix: csr_matrix) -> dict[str, torch.Tensor]:
 
 def matrix_of(table: nn.Module) -> csr_matrix:
     """The rows of a `SparseTable` as a matrix, of shape (rows, features)."""
-    starts, rows, values = (table.starts, table.rows, table.values.float())
-    starts, rows, values = (part.cpu().numpy() for part in (starts, rows, values))
+    starts, rows, values = (part.cpu().numpy() for part in (table.starts, table.rows, table.values.float()))
     return csc_matrix((values, rows, starts), shape=(table.num_rows, len(starts) - 1)).tocsr()

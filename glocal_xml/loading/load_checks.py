@@ -112,11 +112,9 @@ def _fractions(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
 
 def _saved_shapes(name_or_path: str | os.PathLike, place: dict[str, Any]) -> Shapes | None:
     """The shape of each tensor in the files of a model; `None` where it has no such files."""
-    found = _find_file(name_or_path, SAFE_WEIGHTS_NAME, place)
-    if found is not None:
+    if (found := _find_file(name_or_path, SAFE_WEIGHTS_NAME, place)) is not None:
         return _header(found)
-    index = _find_file(name_or_path, SAFE_WEIGHTS_INDEX_NAME, place)
-    if index is None:
+    if (index := _find_file(name_or_path, SAFE_WEIGHTS_INDEX_NAME, place)) is None:
         return None
     try:
         names = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
@@ -126,8 +124,7 @@ def _saved_shapes(name_or_path: str | os.PathLike, place: dict[str, Any]) -> Sha
     for name in names:
         if not isinstance(name, str) or os.path.basename(name) != name:
             raise ValueError(f"{SAFE_WEIGHTS_INDEX_NAME} names {name!r}, which is no file beside it")
-        path = _find_file(name_or_path, name, place)
-        if path is None:
+        if (path := _find_file(name_or_path, name, place)) is None:
             raise ValueError(f"{name} is missing")
         shapes |= _header(path)
     return shapes
@@ -157,16 +154,12 @@ def _few_tensors(limit: int) -> Iterator[None]:
         if left < 0:
             raise ValueError(f"config.json describes more than {limit} tensors and layers, far more than the weights")
 
-    handles = [
+    with (
         hooks.register_module_parameter_registration_hook(count),
         hooks.register_module_buffer_registration_hook(count),
         hooks.register_module_module_registration_hook(count),
-    ]
-    try:
+    ):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def check_loaded_model(

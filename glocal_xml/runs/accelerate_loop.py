@@ -21,14 +21,8 @@ def prepare_loop(
     loaders: dict[str, DataLoader],
 ) -> tuple[torch.nn.Module, Any, dict[str, DataLoader]]:
     """
-    Prepares model, optimiser and batches for the processes of `accelerator`. Every process reads its share of the
-    texts; where the labels of the model are split over them, all read the same texts.
-
-    Args:
-        accelerator: The processes.
-        model: The model to train.
-        optimizer: Its optimiser.
-        loaders: Batches of every part of the data, by name.
+    Prepares model, optimiser and batches, by part of the data, for the processes of `accelerator`. Every process reads
+    its share of the texts; where the labels of the model are split over them, all read the same texts.
     """
     if is_split(model):
         # The model passes gradients between processes itself.
@@ -51,14 +45,8 @@ def gather_rankings(
     show_progress: bool = False,
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """
-    The best labels of all texts of a part, the same in every process, and the labels that the texts have.
-
-    Args:
-        accelerator: The processes.
-        model: The model.
-        loader: Batches of the part, as prepared by [`prepare_loop`].
-        top_k: How many labels to rank.
-        show_progress: Whether to show a progress bar.
+    The best labels of all texts of a part, whose batches [`prepare_loop`] has prepared, the same in every process, and
+    the labels that the texts have.
 
     Returns:
         Rankings by name, (texts, labels): `final`, each branch of several, and the `scores` of the final one. Then

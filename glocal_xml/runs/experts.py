@@ -1,54 +1,43 @@
-"""The experts and the blend of a run: fitted on its training texts, weighed on its validation texts."""
+"""The experts of a run: fitted on its training texts, and once more with those that were held out."""
 
 import json
 import logging
 import os
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from glocal_xml.calibration import best_threshold, judge_scores, report_lines
-from glocal_xml.calibration.threshold import measures_at
-from glocal_xml.data import LabelSpace, XMTCCollator
+from glocal_xml.data import LabelSpace
 from glocal_xml.data.text_files import read_strict_lines
 from glocal_xml.experts import (
     Embedded,
     ExpertTexts,
     add_to_dense,
     add_to_memory,
-    blend_pairs,
     embed,
-    fit_blend,
     fit_experts,
-    fixed_blend,
+    name_texts,
     texts_in_memory,
 )
 from glocal_xml.experts.choose import choose_lexical_settings, default_lexical_settings
-from glocal_xml.experts.fit_blend import log_frequencies
-from glocal_xml.experts.name_texts import name_texts
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.experts import DENSE, LEXICAL, Blend
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.frozen_encoder import train_on_embeddings
 
-from .token_columns import start_tokens, whole_rows, with_whole_texts
+from .token_columns import whole_rows, with_whole_texts
 
 logger = logging.getLogger(__name__)
 
 # Of the training texts, where nothing is said: enough to fit a handful of weights, and to judge the result.
 _HELD_OUT, _LEAST_HELD_OUT, _MOST_HELD_OUT = 0.1, 50, 1000
-_BATCH = 64
-# Most texts that probabilities are judged on.
-_JUDGED = 2000
 # Texts that are looked up to tell whether a model knows the training texts.
 _LOOKED_UP = 200
 # From so many minutes on there is time to choose settings of the lexical expert.
@@ -64,18 +53,13 @@ def held_out_texts(num_texts: int) -> int | None:
 
 class RunExperts:
     """
-    The experts of one run, fitted on its texts.
-
-    Training of the heads has no use for them: fit them after it. Those of `fit` can also be fitted before, as a time
-    budget wants it, and given to the model afterwards; `fit_dense` needs the trained encoder.
+    The experts of one run, fitted on its texts. Training of the heads has no use for them: fit them after it. Those of
+    `fit` can also be fitted before, as a time budget wants it; `fit_dense` needs the trained encoder.
 
     Args:
-        model_args: Which `experts` to fit.
-        data_args: Whether names of labels are texts too, and the file of these names.
+        model_args, data_args: Which `experts` to fit, and whether names of labels are texts too.
         args: The folder of the run, and its processes: the first fits the experts, the others read what it wrote.
-        texts: The parts of the data, as [`with_whole_texts`] returns them.
-        label_space: The labels.
-        tokenizer: The tokenizer.
+        texts, label_space, tokenizer: As [`load_data`] gives them.
     """
 
     def __init__(
@@ -106,8 +90,7 @@ class RunExperts:
     def fit(self, model: XMTCPreTrainedModel) -> None:
         """Fits the lexical expert and the memory of words on the training texts and gives them to the model."""
         self.are_fitted = bool(self.names)
-        names = [name for name in self.names if name != DENSE]
-        if not names:
+        if not self._words:
             return
         started = time.time()
         if self._train.name_rows:
@@ -116,60 +99,48 @@ class RunExperts:
         self.settings = default_lexical_settings(self._train, num_labels)
         # The trial takes up to a minute.
         has_time = self.args.minutes is None or self.args.minutes >= _LONG_BUDGET
-        if LEXICAL in names and "validation" in self.texts and has_time:
+        if LEXICAL in self.names and "validation" in self.texts and has_time:
             self.settings = choose_lexical_settings(self._train, self._held_out, num_labels, len(self.tokenizer))
         settled = time.time()
         self._fit(model, self._train)
         # What a second fit will take: settings are chosen once.
         self.seconds = time.time() - settled
-        logger.info(
-            "experts: %s fitted on %d texts in %.0f s", ", ".join(names), len(self._train.rows), time.time() - started
-        )
+        passed = time.time() - started
+        logger.info("experts: %s fitted on %d texts in %.0f s", ", ".join(self._words), len(self._train.rows), passed)
 
     def train_heads(self, model: XMTCPreTrainedModel, seconds: float | None = None) -> dict[str, Any]:
         """
-        Makes embeddings of the training texts and of names of labels, and trains the head of a model on them
-        ([`train_on_embeddings`]); the dense memory then takes the same embeddings.
-
-        Args:
-            model: The model, whose encoder stays as it is.
-            seconds: Time to spend; with less than all texts need, a random part of them is taken.
-
-        Returns:
-            What `results.json` tells of the training.
+        Makes embeddings of the training texts and of names of labels, of a random part of the texts where there are
+        not enough `seconds` for all, and trains the head of a model on them ([`train_on_embeddings`]); the dense
+        memory then takes the same embeddings. Returns what `results.json` tells of the training.
         """
-        started, shown = time.monotonic(), {"show_progress": not self.args.disable_tqdm}
+        started = time.monotonic()
         # Most of the time goes into embeddings.
         for_texts = None if seconds is None else 0.8 * seconds
-        self._embedded = embed(model, self._train, self.tokenizer, seconds=for_texts, **shown)
+        self._embedded = embed(model, self._train, self.tokenizer, seconds=for_texts, **self._shown)
         passed, number = time.monotonic() - started, int((self._embedded.numbers >= 0).sum())
         logger.info("embeddings: %d of %d texts in %.0f s", number, len(self._train.rows), passed)
         left = None if seconds is None else seconds - passed
-        embeddings, labels = self._embedded.embeddings, self._embedded.labels
-        options: dict[str, Any] = {"num_texts": number, "seed": self.args.seed, "seconds": left, **shown}
-        facts = train_on_embeddings(model, embeddings, labels, **options)
+        data, seed = (self._embedded.embeddings, self._embedded.labels), self.args.seed
+        facts = train_on_embeddings(model, *data, num_texts=number, seed=seed, seconds=left, **self._shown)
         logger.info("head: %g epochs over embeddings in %.0f s", facts["epochs"], facts["seconds"])
         return facts
 
     def fit_dense(self, model: XMTCPreTrainedModel, seconds: float | None = None) -> None:
         """
-        Gives the model the document embeddings of the training texts, as its encoder makes them now, where `dense` is
-        among the experts. Those that a model brings from earlier training stay.
-
-        Args:
-            model: The model, whose encoder is trained.
-            seconds: Time to spend; with less than all texts need, a random part of them is remembered.
+        Gives the model the document embeddings of the training texts, as its trained encoder makes them now, where
+        `dense` is among the experts; of a random part of them where there are not enough `seconds` for all. Those that
+        a model brings from earlier training stay.
         """
         if DENSE not in self.names or model.encoder is None:
             return
         started = time.time()
         # The memory of a model that is trained further has these texts as its last.
         first = None if model.memory is None else int(model.memory.text_numbers.max()) + 1 - len(self._train.rows)
-        options: dict[str, Any] = {"seconds": seconds, "embedded": self._embedded}
-        options |= {"first": 0 if self.are_fitted else first, "show_progress": not self.args.disable_tqdm}
+        options: dict[str, Any] = {"seconds": seconds, "embedded": self._embedded, **self._shown}
         # A memory that a model brings has the names of labels already.
         texts = self._train if model.dense is None else ExpertTexts(self._train.rows, self._train.labels)
-        self._in_first_process(model, [DENSE], lambda: add_to_dense(model, texts, self.tokenizer, **options))
+        self._add_to_dense(model, texts, first=0 if self.are_fitted else first, **options)
         logger.info("dense memory: %d texts in %.0f s", model.config.dense["texts"], time.time() - started)
 
     def take_over(self, model: XMTCPreTrainedModel) -> None:
@@ -203,17 +174,11 @@ class RunExperts:
 
     def refit(self, model: XMTCPreTrainedModel) -> None:
         """Fits the experts once more, on training and validation texts, unless `refit_experts` is off."""
-        if "validation" not in self.texts or not self.args.refit_experts:
-            return
-        if not self.are_fitted:
+        if "validation" not in self.texts or not self.args.refit_experts or not self.are_fitted:
             return
         self._fit(model, self._train.with_texts(self._held_out))
         if model.dense is not None:
-            self._in_first_process(
-                model,
-                [DENSE],
-                lambda: add_to_dense(model, self._held_out, self.tokenizer, first=len(self._train.rows)),
-            )
+            self._add_to_dense(model, self._held_out, first=len(self._train.rows))
         logger.info("experts: fitted again with the %d held-out texts", len(self.texts["validation"]))
 
     @cached_property
@@ -222,10 +187,22 @@ class RunExperts:
         known = [[label for label in ids if label < self.label_space.num_labels] for ids in part["labels"]]
         return ExpertTexts(whole_rows(part), known)
 
+    @property
+    def _words(self) -> list[str]:
+        """The experts that need no encoder."""
+        return [name for name in self.names if name != DENSE]
+
+    @property
+    def _shown(self) -> dict[str, Any]:
+        return {"show_progress": not self.args.disable_tqdm}
+
     def _fit(self, model: XMTCPreTrainedModel, texts: ExpertTexts) -> None:
-        names = [name for name in self.names if name != DENSE]
-        options = {"show_progress": not self.args.disable_tqdm, **self.settings}
-        self._in_first_process(model, names, lambda: fit_experts(model, texts, self.tokenizer, names, **options))
+        options = {**self._shown, **self.settings}
+        fit = partial(fit_experts, model, texts, self.tokenizer, self._words, **options)
+        self._in_first_process(model, self._words, fit)
+
+    def _add_to_dense(self, model: XMTCPreTrainedModel, texts: ExpertTexts, **options: Any) -> None:
+        self._in_first_process(model, [DENSE], partial(add_to_dense, model, texts, self.tokenizer, **options))
 
     def _in_first_process(self, model: XMTCPreTrainedModel, names: list[str], fit: Callable[[], None]) -> None:
         """All processes have the same experts: the first fits them, the others read what it wrote."""
@@ -237,99 +214,28 @@ class RunExperts:
             if self.args.process_index == 0:
                 fit()
                 path.parent.mkdir(parents=True, exist_ok=True)
-                save_experts(model, names, path)
+                _save_experts(model, names, path)
             else:
-                load_experts(model, path)
+                _load_experts(model, path)
         self.args.distributed_state.wait_for_everyone()
         if self.args.process_index == 0:
             os.unlink(path)
 
 
-def save_experts(model: XMTCPreTrainedModel, names: list[str], path: Path) -> None:
+def _save_experts(model: XMTCPreTrainedModel, names: list[str], path: Path) -> None:
     """Writes experts of a model with their sizes."""
     tensors = {f"{name}.{key}": value for name in names for key, value in getattr(model, name).state_dict().items()}
     sizes = {name: json.dumps(getattr(model.config, name)) for name in names}
     save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, path, metadata=sizes)
 
 
-def load_experts(model: XMTCPreTrainedModel, path: Path) -> None:
-    """Gives a model the experts that [`save_experts`] wrote."""
+def _load_experts(model: XMTCPreTrainedModel, path: Path) -> None:
     with safe_open(path, framework="pt") as file:
         for name, sizes in file.metadata().items():
             sizes = json.loads(sizes)
             expert = Blend.experts[name](model.config.num_labels, **sizes)
             expert.load_state_dict({key: file.get_tensor(f"{name}.{key}") for key in expert.state_dict()})
             model.set_expert(name, expert, sizes)
-
-
-def batches(
-    texts: Dataset, tokenizer: PreTrainedTokenizerBase, has_experts: bool, batch_size: int = _BATCH
-) -> DataLoader:
-    """Batches of the start of each text, and of all of its tokens where experts count these."""
-    texts = with_whole_texts(texts, tokenizer) if has_experts else texts
-    tokens = start_tokens(texts, tokenizer, tokenizer.model_max_length)
-    return DataLoader(tokens, batch_size=batch_size, collate_fn=XMTCCollator(tokenizer))
-
-
-def blend_of_run(
-    model: XMTCPreTrainedModel,
-    texts: dict[str, Any],
-    label_space: LabelSpace,
-    tokenizer: PreTrainedTokenizerBase,
-    f: str,
-    beta: float = 1.0,
-) -> dict[str, Any]:
-    """
-    Fits the blend of a model on its validation texts and gives it to the model; without such texts the weights are
-    fixed ones.
-
-    Returns:
-        What `results.json` tells of it, with the threshold that would be best for each branch alone.
-    """
-    frequencies = log_frequencies(label_space)
-    num_labels = label_space.num_labels + len(label_space.unseen)
-    if "validation" not in texts:
-        logger.warning("No texts are held out to fit the blend on: its weights are fixed ones.")
-        blend = fixed_blend(model.branch_names, f, beta)
-        model.set_blend(blend, frequencies)
-        return blend
-    model.set_blend(None, None)
-    pairs = blend_pairs(model, batches(texts["validation"], tokenizer, bool(model.text_experts())))
-    blend = fit_blend(pairs, model.branch_names, frequencies, f=f, beta=beta, num_labels=num_labels)
-    model.set_blend(blend, frequencies)
-    judged = judge_scores(pairs.scored(pairs.blended(blend, model.branch_names, frequencies), num_labels), blend)
-    logger.info("blend, on the texts that it was fitted on\n%s", "\n".join(report_lines(blend, judged)))
-    alone = {
-        name: best_threshold(pairs.scored(logits, num_labels), f, beta)
-        for name, logits in zip(model.branch_names, pairs.logits.T, strict=True)
-        if pairs.is_true.any()
-    }
-    return {**blend, "validation": judged, "branch_thresholds": alone}
-
-
-def judge_blend(
-    model: XMTCPreTrainedModel,
-    texts: Dataset,
-    label_space: LabelSpace,
-    tokenizer: PreTrainedTokenizerBase,
-    branch_thresholds: dict[str, float] | None = None,
-) -> dict[str, Any]:
-    """
-    How good the probabilities of a blend are on texts, or a random part, and what its threshold reaches, beside the F
-    of each branch alone at a threshold of its own from the same held-out texts.
-    """
-    if len(texts) > _JUDGED:
-        texts = texts.shuffle(seed=0).select(range(_JUDGED))
-    pairs = blend_pairs(model, batches(texts, tokenizer, bool(model.text_experts())))
-    num_labels = label_space.num_labels + len(label_space.unseen)
-    blend = model.config.blend
-    judged = judge_scores(pairs.scored(pairs.final_logits, num_labels), blend)
-    for name, logits in zip(model.branch_names, pairs.logits.T, strict=True):
-        if name in (branch_thresholds or {}):
-            scored = pairs.scored(logits, num_labels)
-            found = measures_at(scored, branch_thresholds[name], blend["f"], blend["beta"])["f"]
-            judged.setdefault("branch_f", {})[name] = found
-    return judged
 
 
 def read_label_texts(path: str | None) -> dict[str, list[str]] | None:

@@ -9,7 +9,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelSpace, LabelTree
@@ -27,7 +27,7 @@ from glocal_xml.training.arguments import ModelArguments, XMTCTrainingArguments
 from glocal_xml.training.frozen_encoder import reads_one_embedding
 from glocal_xml.training.processes import check_processes
 
-from .prepare import encoder_path, follow_validation, settle_metrics
+from .prepare import encoder_path, encoder_tokenizer, follow_validation, settle_metrics
 from .word_encoder import WORD_ENCODER, make_word_encoder
 
 # Rates of a pretrained encoder and of tables of labels (benchmarks/branches.py).
@@ -44,7 +44,6 @@ def build_model(
     label_space: LabelSpace,
     tokenizer: PreTrainedTokenizerBase,
     tree: LabelTree | None = None,
-    frozen_encoder: bool = False,
 ) -> XMTCPreTrainedModel:
     """
     A trained model, or a new one around a pretrained encoder or that of the words of the tokenizer; with a label tree
@@ -64,9 +63,6 @@ def build_model(
         model = TextExpertsForMultiLabel(config)
         model.set_label_names(label_space.names)
         return model
-    if frozen_encoder and model_args.model_type == "glocal_xml":
-        # The local branch reads words, of which no embeddings are kept.
-        model_args.model_config = {"branches": "global", **model_args.model_config}
     return new_model(model_args, label_space, tokenizer, tree)
 
 
@@ -77,12 +73,10 @@ def may_freeze(model_args: ModelArguments, args: XMTCTrainingArguments) -> bool:
     """
     if args.frozen_encoder is not None:
         return args.frozen_encoder
-    chosen = {"branches", "document_layers"} & set(model_args.model_config)
-    if chosen or model_args.model_type != "glocal_xml" or model_args.model or model_args.label_tree is not None:
+    asked = {"branches", "document_layers"} & set(model_args.model_config) or model_args.label_tree is not None
+    if asked or model_args.model_type != "glocal_xml" or model_args.model or model_args.encoder == WORD_ENCODER:
         return False
-    if args.world_size > 1 or model_args.encoder == WORD_ENCODER:
-        return False
-    return find_pooling(encoder_path(model_args.encoder), {}) is not None
+    return args.world_size == 1 and find_pooling(encoder_path(model_args.encoder), {}) is not None
 
 
 def check_frozen_encoder(model: XMTCPreTrainedModel, args: XMTCTrainingArguments) -> None:
@@ -109,9 +103,7 @@ def with_encoder(
             f"{model_args.model} has an encoder already: leave out `--encoder` to train it further, or `--model` to "
             "start anew."
         )
-    with plain_model_errors(model_args.encoder):
-        own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
-    if own.get_vocab() != tokenizer.get_vocab():
+    if encoder_tokenizer(model_args.encoder).get_vocab() != tokenizer.get_vocab():
         raise ValueError(
             f"The experts of {model_args.model} count other tokens than {model_args.encoder} has: start anew with "
             "`--encoder`, without `--model`."
@@ -130,21 +122,18 @@ def new_model(
 ) -> XMTCPreTrainedModel:
     """A new model around a pretrained encoder or that of the words of the tokenizer."""
     family = FAMILIES[config_class(model_args.model_type)]
-    words = model_args.encoder == WORD_ENCODER
-    levels = {} if tree is None else {"tree_levels": tree.level_sizes}
-    if "tree_levels" in model_args.model_config:
+    words, fields = model_args.encoder == WORD_ENCODER, dict(model_args.model_config)
+    if "tree_levels" in fields:
         raise ValueError("`tree_levels` follows from the label tree: pass `--label_tree` instead.")
-    options, fields = model_args.encoder_options, {**levels, **model_args.model_config}
-    if not words and not model_args.encoder_dropout:
-        with plain_model_errors(model_args.encoder):
-            options = {**dropout_off(encoder_path(model_args.encoder), options), **options}
+    if tree is not None:
+        fields["tree_levels"] = tree.level_sizes
     if leaves_out_local_branch(model_args, label_space.num_labels):
         fields["branches"] = "global"
     try:
         model = family.from_encoder(
             make_word_encoder(tokenizer, model_args.encoder_options) if words else encoder_path(model_args.encoder),
             label_names=label_space.names,
-            encoder_options=options,
+            encoder_options=model_args.encoder_options if words else encoder_options(model_args),
             **fields,
         )
     # What damaged files make of it.
@@ -174,11 +163,18 @@ def recipe_config(model_args: ModelArguments, num_labels: int, **fields: Any) ->
 
 def encoder_config(model_args: ModelArguments) -> PreTrainedConfig:
     """The configuration of the encoder that a run takes."""
-    path, options = encoder_path(model_args.encoder), model_args.encoder_options
+    options = encoder_options(model_args)
     with plain_model_errors(model_args.encoder):
-        if not model_args.encoder_dropout:
-            options = {**dropout_off(path, options), **options}
-        return AutoConfig.from_pretrained(path, **options)
+        return AutoConfig.from_pretrained(encoder_path(model_args.encoder), **options)
+
+
+def encoder_options(model_args: ModelArguments) -> dict[str, Any]:
+    """How a run loads its pretrained encoder: without its dropout, unless that is asked for."""
+    options = model_args.encoder_options
+    if model_args.encoder_dropout:
+        return options
+    with plain_model_errors(model_args.encoder):
+        return {**dropout_off(encoder_path(model_args.encoder), options), **options}
 
 
 def config_class(model_type: str) -> type[XMTCConfig]:
@@ -216,12 +212,11 @@ def default_rates(args: XMTCTrainingArguments, model: XMTCPreTrainedModel) -> No
     is_pretrained = model.encoder.config.model_type != WORD_ENCODER
     if args.module_learning_rates or not is_pretrained or args.learning_rate != type(args).learning_rate:
         return
+    args.module_learning_rates = {"encoder": _ENCODER_RATE}
     # Not every family has tables of these names.
     heads = [name for name, _ in model.named_parameters() if not name.startswith("encoder")]
-    rates = {"encoder": _ENCODER_RATE, _LABEL_TABLES: _TABLE_RATE}
-    if not any(re.match(_LABEL_TABLES, name) for name in heads):
-        del rates[_LABEL_TABLES]
-    args.module_learning_rates = rates
+    if any(re.match(_LABEL_TABLES, name) for name in heads):
+        args.module_learning_rates[_LABEL_TABLES] = _TABLE_RATE
 
 
 def prepare_training(
@@ -233,15 +228,8 @@ def prepare_training(
     has_validation: bool,
 ) -> None:
     """
-    Completes what the arguments leave open (learning rates, ranks of metrics, when to evaluate and what is best),
-    freezes layers, and refuses what does not fit the model.
-
-    Args:
-        args: The arguments, which are changed.
-        model: The model to train.
-        tokenizer: Its tokenizer; `model_max_length` is how much of a text is read.
-        label_space: The labels.
-        has_validation: Whether there are validation texts. A run then evaluates whenever it saves.
+    Completes in `args` what is left open (learning rates, ranks of metrics, when to evaluate and what is best),
+    freezes layers, and refuses what does not fit the model. With validation texts a run evaluates whenever it saves.
     """
     check_length(model, tokenizer.model_max_length)
     check_processes(model.config, args.world_size)

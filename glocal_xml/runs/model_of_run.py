@@ -13,13 +13,8 @@ def model_of_run(
     model_args: ModelArguments, args: XMTCTrainingArguments, data: RunData, *, resume: bool = False
 ) -> XMTCPreTrainedModel:
     """
-    The model that the arguments ask for.
-
-    Args:
-        model_args: Its family and encoder, with a `label_tree` where that is asked for; or a trained model.
-        args: The folder of the run, which keeps the tree, and `label_shards`: into how many parts labels are split.
-        data: The texts, of which the tree is made, the labels and the tokenizer.
-        resume: Whether the run resumes from a checkpoint, and so with the tree that it has.
+    The model that the arguments ask for. A label tree is made of the texts and kept in the folder of the run: a run
+    that resumes from a checkpoint has it already.
     """
     if args.label_shards > 1:
         # Next to the states to resume from, and deleted with them.

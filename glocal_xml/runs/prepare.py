@@ -12,19 +12,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from glocal_xml.arguments import NO_ENCODER
-from glocal_xml.data import (
-    LABEL_SPACE_FILES,
-    LabelSpace,
-    load_hub_dataset,
-    load_xmtc_dataset,
-    split_validation,
-)
+from glocal_xml.data import LABEL_SPACE_FILES, LabelSpace, load_hub_dataset, load_xmtc_dataset, split_validation
 from glocal_xml.data.text_files import read_names
-from glocal_xml.modeling import (
-    FAMILIES,
-    AttentionConfig,
-    XMTCPreTrainedModel,
-)
+from glocal_xml.modeling import FAMILIES, AttentionConfig, XMTCPreTrainedModel
 from glocal_xml.pretrained import minilm_path
 from glocal_xml.trained_model import plain_model_errors, trained_config, trained_tokenizer
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
@@ -98,6 +88,13 @@ def encoder_path(name: str) -> str:
     return name
 
 
+def encoder_tokenizer(name: str, **hub_options: Any) -> PreTrainedTokenizerBase:
+    """The tokenizer of a pretrained encoder."""
+    path = encoder_path(name)
+    with plain_model_errors(path):
+        return AutoTokenizer.from_pretrained(path, **hub_options)
+
+
 def load_tokenizer(
     model_args: ModelArguments, max_length: int | None, texts: dict[str, Any]
 ) -> PreTrainedTokenizerBase:
@@ -105,9 +102,7 @@ def load_tokenizer(
     if model_args.model is not None:
         tokenizer = trained_tokenizer(model_args.model)
         if model_args.encoder is not None and max_length is None:
-            with plain_model_errors(model_args.encoder):
-                own = AutoTokenizer.from_pretrained(encoder_path(model_args.encoder))
-            max_length = min(_DEFAULT_LENGTH, own.model_max_length)
+            max_length = min(_DEFAULT_LENGTH, encoder_tokenizer(model_args.encoder).model_max_length)
     else:
         if model_args.encoder == WORD_ENCODER:
             tokenizer = make_word_tokenizer(texts["train"]["text"], model_args.encoder_options)
@@ -116,9 +111,7 @@ def load_tokenizer(
             max_length = max_length or _NO_LIMIT
         else:
             hub = {name: value for name, value in model_args.encoder_options.items() if name in _HUB_OPTIONS}
-            encoder = encoder_path(model_args.encoder)
-            with plain_model_errors(encoder):
-                tokenizer = AutoTokenizer.from_pretrained(encoder, **hub)
+            tokenizer = encoder_tokenizer(model_args.encoder, **hub)
         max_length = max_length or min(_DEFAULT_LENGTH, tokenizer.model_max_length)
     if max_length is not None:
         tokenizer.model_max_length = max_length
@@ -128,8 +121,7 @@ def load_tokenizer(
 def _tokenizer_of_experts(name: str | None, texts: list[str]) -> PreTrainedTokenizerBase:
     """The one that is asked for, or that of MiniLM where it is installed, or one of words."""
     if name is not None:
-        with plain_model_errors(name):
-            return AutoTokenizer.from_pretrained(encoder_path(name))
+        return encoder_tokenizer(name)
     try:
         return AutoTokenizer.from_pretrained(minilm_path())
     except ValueError:
@@ -159,18 +151,13 @@ def load_texts(
     holds_out: bool = False,
 ) -> tuple[dict[str, Any], LabelSpace]:
     """
-    The parts train, validation, test and predict with `text` and `labels`, and their label space.
-
-    Args:
-        data_args: Files and how to read them.
-        label_space: Labels of a trained model; without it those of the training texts.
-        seed: Decides random parts.
-        train_rows: Training texts in memory instead of a file.
-        holds_out: Whether training texts are held out where nothing is said of validation.
+    The parts train, validation, test and predict with `text` and `labels`, and their label space: that of a trained
+    model, or of the training texts, which may be in memory (`train_rows`). By `holds_out` a part of these is for
+    validation where nothing is said of it.
     """
     columns: dict[str, Any] = {"text_column": data_args.text_column, "labels_column": data_args.labels_column}
-    delimiter = {"label_delimiter": data_args.label_delimiter}
-    reader = columns | delimiter | {"file_format": data_args.file_format, "label_map": data_args.label_map}
+    reader = columns | {"file_format": data_args.file_format, "label_map": data_args.label_map}
+    options: dict[str, Any] = {"label_delimiter": data_args.label_delimiter, "bad_rows": data_args.bad_rows}
     if data_args.dataset_name is not None:
         files = load_hub_dataset(
             data_args.dataset_name, config=data_args.dataset_config, streaming=data_args.streaming, **columns
@@ -192,20 +179,15 @@ def load_texts(
             label_space=label_space,
             label_names=read_label_names(data_args.label_names_file),
             streaming=data_args.streaming,
-            bad_rows=data_args.bad_rows,
             allow_no_labels=data_args.allow_no_labels,
+            **options,
             # The columns of a dataset have their standard names by now.
-            **(reader if data_args.dataset_name is None else delimiter),
+            **(reader if data_args.dataset_name is None else {}),
         )
         texts = dict(parts)
     if data_args.predict_file is not None:
-        parts, label_space = load_xmtc_dataset(
-            {"test": data_args.predict_file},
-            label_space=label_space,
-            bad_rows=data_args.bad_rows,
-            allow_no_labels=True,
-            **reader,
-        )
+        options |= {"label_space": label_space, "allow_no_labels": True, **reader}
+        parts, label_space = load_xmtc_dataset({"test": data_args.predict_file}, **options)
         texts["predict"] = parts["test"]
     return take_parts(texts, label_space, earlier, data_args, seed, holds_out)
 

@@ -25,15 +25,13 @@ def warn_of_repeated_texts(parts: dict[str, Any]) -> None:
             "%d of %d training texts are repeated: they count several times", len(train) - len(known), len(train)
         )
     for name in ("validation", "test"):
-        if name in parts:
-            texts = parts[name]["text"][:]
-            repeated = sum(text in known for text in texts)
-            if repeated:
-                logger.warning(
-                    "%d of %d %s texts are training texts too: results on them are too good; remove them from one of "
-                    "the two",
-                    *(repeated, len(texts), name),
-                )
+        texts = parts[name]["text"][:] if name in parts else []
+        if repeated := sum(text in known for text in texts):
+            logger.warning(
+                "%d of %d %s texts are training texts too: results on them are too good; remove them from one of the "
+                "two",
+                *(repeated, len(texts), name),
+            )
 
 
 def warn_of_known_texts(model: XMTCPreTrainedModel, parts: dict[str, Any]) -> None:
@@ -41,8 +39,7 @@ def warn_of_known_texts(model: XMTCPreTrainedModel, parts: dict[str, Any]) -> No
     if "test" not in parts or model.memory is None:
         return
     rows = whole_rows(parts["test"].take(_LOOKED_UP))
-    known = int(texts_in_memory(model, rows).sum())
-    if known:
+    if known := int(texts_in_memory(model, rows).sum()):
         logger.warning(
             "%d of %s%d test texts are training texts of the model: results on them are too good; leave them out",
             *(known, "the first " if len(rows) == _LOOKED_UP else "", len(rows)),

@@ -33,11 +33,8 @@ _PROGRESS = "progress.json"
 @contextmanager
 def resumable(output_dir: str | os.PathLike) -> Iterator[None]:
     """
-    Training within the block may be interrupted by Ctrl-C or SIGTERM: the log then says how to resume it, and the
-    process ends with exit code 130.
-
-    Args:
-        output_dir: Folder of the run, with the checkpoints of `XMTCTrainer` or the states of a [`LoopState`].
+    Training within the block may be interrupted by Ctrl-C or SIGTERM: the log then says how to resume it from the
+    checkpoints of `XMTCTrainer`, or the states of a [`LoopState`], and the process ends with exit code 130.
     """
     try:
         with terminated_like_ctrl_c():
@@ -94,13 +91,9 @@ class LoopState:
     are on the disk, and reading them runs no code that they may hold. All processes call the methods together.
 
     Args:
-        accelerator: What has prepared model and optimiser.
-        output_dir: Folder of the run.
-        model: The model, as prepared.
-        optimizer: Its optimiser, as prepared.
-        schedule: The learning rates; not prepared.
-        tokenizer: The tokenizer, which is saved with the best model.
-        label_space: The labels; a run with others must not resume from the state.
+        accelerator, output_dir: What has prepared model and optimiser, and the folder of the run.
+        model, optimizer, schedule: As prepared; the learning rates are not.
+        tokenizer, label_space: What is saved with the model; a run with other labels must not resume.
     """
 
     def __init__(
@@ -178,10 +171,8 @@ class LoopState:
 
     def finish(self, best: XMTCPreTrainedModel) -> None:
         """
-        Saves the best model to the folder of the run, and deletes what interrupted processes may have left.
-
-        Args:
-            best: What [`load_best`] gave, since then with experts and a blend; without them where labels are split.
+        Saves what [`load_best`] gave, since then with experts and a blend unless labels are split, to the folder of
+        the run, and deletes what interrupted processes may have left.
         """
         if self.accelerator.is_main_process:
             shutil.copytree(self.best_folder, self.output_dir, dirs_exist_ok=True)

@@ -16,26 +16,19 @@ from glocal_xml.training.time_budget import TimeBudget
 from glocal_xml.training.trainer import XMTCTrainer
 from glocal_xml.training.whole_checkpoints import last_good_checkpoint
 
-from .experts import RunExperts, blend_of_run
-from .model import build_model, check_frozen_encoder, check_length, default_rates, freeze_layers, late_loss, may_freeze
-from .prepare import (
-    check_arguments,
-    follow_validation,
-    load_texts,
-    load_tokenizer,
-    settle_metrics,
-    trained_label_space,
-)
-from .repeated_texts import warn_of_known_texts, warn_of_repeated_texts
+from .blend import blend_of_run
+from .experts import RunExperts
+from .model import check_frozen_encoder, check_length, default_rates, freeze_layers, late_loss
+from .model_of_run import model_of_run
+from .prepare import check_arguments, follow_validation, settle_metrics, trained_label_space
+from .repeated_texts import warn_of_known_texts
+from .report import RunReport
 from .resume import last_state, resumable
-from .run_data import RunData
-from .run_folder import check_run_folder, check_same_labels, clear_run_folder
-from .run_report import RunReport
+from .run_data import read_data
+from .run_folder import check_run_folder, clear_run_folder
 from .split_labels import check_label_shards
 from .time_plan import has_time, plan_time
-from .token_columns import with_whole_texts
-from .tree import tree_of_run
-from .windows import check_windows, tokens_of_run
+from .token_columns import check_windows
 
 logger = logging.getLogger("glocal_xml")
 
@@ -64,15 +57,8 @@ def start_run(
 ) -> str | None:
     """
     Checks what is asked for and the folder of the run, seeds random numbers, and returns the checkpoint to resume
-    from, if any.
-
-    Args:
-        model_args: Which model to train or to use. Experts that the run cannot have are left out, with a warning.
-        data_args: Where texts and labels come from.
-        args: How to train, and where results go.
-        training: Whether the run trains.
-        with_trainer: Whether `XMTCTrainer` trains. A loop of your own may split labels over processes, and resumes
-            from what [`LoopState`] has saved.
+    from, if any. Experts that the run cannot have are left out, with a warning. A loop of your own, without
+    `XMTCTrainer`, may split labels over processes, and resumes from what [`LoopState`] has saved.
     """
     quieten(args)
     check_arguments(model_args, data_args, training)
@@ -113,13 +99,8 @@ def run(
     train_rows: datasets.Dataset | None = None,
 ) -> dict[str, Any]:
     """
-    Trains where there are training texts, then evaluates and predicts where there are texts for it.
-
-    Args:
-        model_args: Which model to train or to use.
-        data_args: Where texts and labels come from.
-        args: How to train, and where results go.
-        train_rows: Training texts in memory instead of a file, with the columns `text` and `labels` (names).
+    Trains where there are training texts, then evaluates and predicts where there are texts for it. Training texts may
+    be in memory instead of a file (`train_rows`), with the columns `text` and `labels` (names).
     """
     started = time.time()
     training = (
@@ -129,19 +110,11 @@ def run(
     )
     checkpoint = start_run(model_args, data_args, args, training=training)
     known = trained_label_space(model_args.model) if model_args.model is not None else None
-    with args.main_process_first(desc="reading"):
-        texts, label_space = load_texts(data_args, known, args.seed, train_rows, training and args.blend)
-    if training and not data_args.streaming:
-        warn_of_repeated_texts(texts)
-    if checkpoint is not None:
-        check_same_labels(checkpoint, label_space.names)
-    tokenizer = load_tokenizer(model_args, data_args.max_length, texts)
-    logger.info("labels: %s", label_space.describe())
-    tree = tree_of_run(model_args, args, texts, label_space, resume=checkpoint is not None)
-    model = build_model(model_args, label_space, tokenizer, tree)
+    data = read_data(model_args, data_args, args, known, train_rows, training=training, checkpoint=checkpoint)
+    model = model_of_run(model_args, args, data, resume=checkpoint is not None)
     if model.text_experts() or (training and model_args.model is None and model_args.experts):
-        with args.main_process_first(desc="tokenising"):
-            texts = {name: with_whole_texts(part, tokenizer) for name, part in texts.items()}
+        data.tokenize_whole_texts(args)
+    texts, label_space, tokenizer = data.texts, data.label_space, data.tokenizer
     if not training and not data_args.streaming:
         warn_of_known_texts(model, texts)
     experts = RunExperts(model_args, data_args, args, texts, label_space, tokenizer)
@@ -164,20 +137,18 @@ def run(
         freeze_layers(model.encoder, args.frozen_layers)
     plan = budget = None
     if trains_heads and args.minutes is not None:
-        facts = (args, data_args, model, texts, tokenizer, started, experts.seconds, "dense" in experts.names)
-        plan = plan_time(*facts, may_freeze(model_args, args))
+        plan = plan_time(model_args, data_args, args, model, experts, started)
         budget = TimeBudget(plan.heads, args.warmup_steps if args.warmup_steps < 1 else 0.1)
     is_frozen = trains_heads and bool(args.frozen_encoder if plan is None else plan.frozen)
-    if is_frozen and model_args.model is None:
-        # Without the local branch, which reads words.
-        model = build_model(model_args, label_space, tokenizer, tree, frozen_encoder=True)
+    if is_frozen and model_args.model is None and model_args.model_type == "glocal_xml":
+        # Without the local branch: it reads words, of which no embeddings are kept.
+        model_args.model_config = {"branches": "global", **model_args.model_config}
+        model = model_of_run(model_args, args, data, resume=True)
     if is_frozen:
         check_frozen_encoder(model, args)
     check_length(model, tokenizer.model_max_length)
-    with args.main_process_first(desc="tokenising"):
-        tokens = {
-            name: tokens_of_run(part, tokenizer, data_args, training=name == "train") for name, part in texts.items()
-        }
+    data.tokenize(data_args, args)
+    tokens = data.tokens
     if data_args.windows is not None and training:
         logger.info("windows: %d of %d training texts", len(tokens["train"]), len(texts["train"]))
     follow_validation(args, "validation" in tokens and budget is None)
@@ -192,15 +163,8 @@ def run(
         windows=data_args.windows,
         time_budget=budget,
     )
-    report = RunReport(
-        model_args,
-        data_args,
-        args,
-        RunData(texts, tokens, label_space, tokenizer),
-        model,
-        collapse_watch=trainer.collapse_watch if training else None,
-        started=started,
-    )
+    watch = trainer.collapse_watch if training else None
+    report = RunReport(model_args, data_args, args, data, model, collapse_watch=watch, started=started)
     # Only now, when everything is known to be in order.
     if checkpoint is None and trainer.is_world_process_zero():
         clear_run_folder(args.output_dir)

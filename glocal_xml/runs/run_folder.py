@@ -26,14 +26,8 @@ def check_run_folder(
     find_last: Callable[[Path], str | None] = last_good_checkpoint,
 ) -> str | None:
     """
-    Refuses a folder that must not be written to, and returns the checkpoint to resume from, if any.
-
-    Args:
-        folder: Folder of the run.
-        resume: `"last"` for the newest whole checkpoint in the folder, the path of a checkpoint, or `None`.
-        overwrite: Whether a run that the folder holds is to be deleted.
-        model: Folder of the model that the run starts from.
-        find_last: How to find the newest whole checkpoint.
+    Refuses a folder that must not be written to, such as that of the `model` which the run starts from, and returns
+    the checkpoint to resume from, if any: by `resume` the newest whole one (`"last"`), or the one at a path.
     """
     path = Path(folder)
     # Now, and not when everything is trained.
@@ -73,9 +67,8 @@ def check_same_labels(checkpoint: str, names: list[str]) -> None:
     if sorted(earlier) == sorted(names):
         difference = "they come in another order"
     else:
-        new, gone = sorted(set(names) - set(earlier)), sorted(set(earlier) - set(names))
-        counts = {"new": new, "missing": gone}
-        parts = [f"{len(found)} {kind}, such as {found[:3]}" for kind, found in counts.items() if found]
+        sets = {"new": set(names).difference(earlier), "missing": set(earlier).difference(names)}
+        parts = [f"{len(found)} {kind}, such as {sorted(found)[:3]}" for kind, found in sets.items() if found]
         difference = " and ".join(parts)
     raise ValueError(
         f"The labels of the training texts are not those of {checkpoint}: {difference}. Resume with the files of that "
@@ -86,13 +79,10 @@ def check_same_labels(checkpoint: str, names: list[str]) -> None:
 def clear_run_folder(folder: str | os.PathLike) -> None:
     """Deletes what an earlier run left, and nothing else."""
     path = Path(folder)
-    for checkpoint in (*path.glob("checkpoint-*"), *path.glob("state*")):
-        if checkpoint.is_dir():
-            shutil.rmtree(checkpoint)
-    for name in _RUN_FILES:
+    for checkpoint in filter(Path.is_dir, (*path.glob("checkpoint-*"), *path.glob("state*"))):
+        shutil.rmtree(checkpoint)
+    for name in (*_RUN_FILES, CARD_FILE) if holds_card(path) else _RUN_FILES:
         (path / name).unlink(missing_ok=True)
-    if holds_card(path):
-        (path / CARD_FILE).unlink()
     remove_leftovers(path)
 
 

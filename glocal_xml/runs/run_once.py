@@ -26,13 +26,8 @@ def claim_folder(
     folder: Path, settings: dict[str, dict[str, Any]], *, overwrite: bool, further_files: Iterable[str] = ()
 ) -> None:
     """
-    Makes a folder that of a run with these settings: results in it are theirs from now on.
-
-    Args:
-        folder: Folder of the run.
-        settings: What decides its results.
-        overwrite: Whether a run with other settings in its folder is deleted; else it is an error.
-        further_files: What to delete with such a run, besides the files of all runs.
+    Makes a folder that of a run with these settings: results in it are theirs from now on. A run with other settings
+    is an error, or is deleted by `overwrite`, with the `further_files` of it that not all runs have.
     """
     # As it reads back from JSON.
     settings = json.loads(json.dumps(settings, default=str))

@@ -46,11 +46,8 @@ def start_split_model(
     folder: str,
 ) -> XMTCPreTrainedModel:
     """
-    A new model of which every process holds its part of the labels.
-
-    The first process builds it whole, since only then it is the same for any number of parts, and leaves it in
-    `folder`, which all must see, until all have read their part. It needs memory for the parameters alone: without
-    gradients and the states of the optimiser, a quarter of what training takes.
+    A new model of which every process holds its part of the labels. The first one builds it whole, since only then it
+    is the same for any number of parts, and leaves it in `folder`, which all must see, until all have read their part.
     """
     if model_args.label_tree is not None:
         raise ValueError(
@@ -110,13 +107,11 @@ def load_split_state(folder: str, model: XMTCPreTrainedModel, optimizer: torch.o
         name: torch.full_like(value, saved[name]) if isinstance(value, torch.Tensor) else saved[name]
         for name, value in numbers.items()
     }
-    parts: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}}
-    for name, value in (tensors | numbers).items():
-        part, _, rest = name.partition(".")
-        parts[part][rest] = value
-    set_state_dict(
-        model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"], options=_FLAT
+    of_model, of_optimizer = (
+        {name.removeprefix(part): value for name, value in (tensors | numbers).items() if name.startswith(part)}
+        for part in ("model.", "optimizer.")
     )
+    set_state_dict(model, optimizer, model_state_dict=of_model, optim_state_dict=of_optimizer, options=_FLAT)
 
 
 def _split_state(

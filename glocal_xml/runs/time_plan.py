@@ -2,15 +2,19 @@
 
 import logging
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.data import XMTCCollator
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.training.arguments import DataArguments, XMTCTrainingArguments
+from glocal_xml.modeling.experts import DENSE
+from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 
+from .experts import RunExperts
+from .model import may_freeze
 from .token_columns import start_tokens
 
 logger = logging.getLogger(__name__)
@@ -34,40 +38,32 @@ _SAVING = 2.0
 
 
 class TimePlan(NamedTuple):
-    """
-    How the time of a budget is spent that is left after the experts.
+    """How many seconds of a budget are spent on what, after the experts."""
 
-    Args:
-        heads: Seconds to train heads and encoder; where the encoder is frozen, to make embeddings and train the head.
-        dense: Seconds to make embeddings for the dense memory; 0 where that would be too little.
-        frozen: Whether the encoder stays as it is.
-    """
-
+    # Heads and encoder; where the encoder stays as it is (`frozen`), embeddings and the head.
     heads: float
+    # Embeddings for the dense memory; 0 where there is too little time for these.
     dense: float
     frozen: bool
 
 
 def plan_time(
-    args: XMTCTrainingArguments,
+    model_args: ModelArguments,
     data_args: DataArguments,
+    args: XMTCTrainingArguments,
     model: XMTCPreTrainedModel,
-    texts: dict[str, Any],
-    tokenizer: PreTrainedTokenizerBase,
+    experts: RunExperts,
     started: float,
-    expert_seconds: float,
-    has_dense: bool,
-    may_freeze: bool,
 ) -> TimePlan:
     """
-    Plans what is left of `args.minutes`, where a second fit of the experts takes `expert_seconds`. Sets the length of
-    texts, where none is given, to the longest with which all training texts are read once, from the measured speed of
-    the first steps.
+    Plans what is left of `args.minutes` when the experts are fitted. Sets the length of texts, where none is given, to
+    the longest with which all training texts are read once, from the measured speed of the first steps.
     """
-    train, speed = texts["train"], _tokens_per_second(args, model, texts["train"], tokenizer)
-    held_out = len(texts["validation"]) if "validation" in texts else 0
+    tokenizer, train, has_dense = experts.tokenizer, experts.texts["train"], DENSE in experts.names
+    speed = _tokens_per_second(args, model, train, tokenizer)
+    held_out = len(experts.texts.get("validation", ()))
     seconds = 60 * args.minutes - (time.time() - started)
-    refit = expert_seconds if args.refit_experts and held_out else 0.0
+    refit = experts.seconds if args.refit_experts and held_out else 0.0
     left = seconds_for_heads(seconds, refit, 0.0)
     limit = min(_LENGTHS[0], tokenizer.model_max_length)
     sample = start_tokens(train.select(range(min(2000, len(train)))), tokenizer, limit)
@@ -86,7 +82,7 @@ def plan_time(
     embedding = _EMBEDDING * len(train) / _OF_FROZEN
     # At least half of the texts must fit; a random part of them is taken then.
     fits = positives < _FEW_POSITIVES and embedding * per_text(choices[-1]) <= 2 * left
-    frozen = bool(args.frozen_encoder or (may_freeze and fits))
+    frozen = bool(args.frozen_encoder or (may_freeze(model_args, args) and fits))
     # What embeddings add to reading all texts once.
     reading = embedding if frozen else (1 + _EMBEDDING * has_dense) * len(train)
     length = next((size for size in choices if reading * per_text(size) <= left), choices[-1])
@@ -119,13 +115,9 @@ def plan_time(
 
 def seconds_for_heads(seconds: float, refit: float, prediction: float) -> float:
     """
-    How long heads and encoder may train, of what is left of a budget.
-
-    Args:
-        seconds: What is left.
-        refit: What the second fit of the experts takes. Where that is more than half of it, heads come first, and
-            the held-out texts stay out of the experts.
-        prediction: What the prediction of held-out texts takes.
+    How long heads and encoder may train, of the seconds that are left of a budget: without those for the prediction of
+    held-out texts and for the second fit of the experts. Where a fit takes more than half, heads come first, and the
+    held-out texts stay out of the experts.
     """
     left = seconds - _SAVING - prediction
     return max(1.0, left if refit > left / 2 else left - refit)
@@ -143,7 +135,7 @@ def has_time(args: XMTCTrainingArguments, started: float, seconds: float) -> boo
 
 
 def _tokens_per_second(
-    args: XMTCTrainingArguments, model: XMTCPreTrainedModel, texts: Any, tokenizer: PreTrainedTokenizerBase
+    args: XMTCTrainingArguments, model: XMTCPreTrainedModel, texts: Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> float:
     """How many tokens a second are trained on, from a few steps that change nothing."""
     size, length = args.per_device_train_batch_size, min(64, tokenizer.model_max_length)

@@ -32,9 +32,8 @@ def check_word_options(options: dict[str, Any]) -> None:
 
 def make_word_tokenizer(texts: Iterable[str], options: dict[str, Any]) -> PreTrainedTokenizerFast:
     """A tokenizer of the words of the training texts."""
-    tokenizer = train_word_tokenizer(
-        texts, **{name: value for name, value in options.items() if name in _TOKENIZER_OPTIONS}
-    )
+    options = {name: value for name, value in options.items() if name in _TOKENIZER_OPTIONS}
+    tokenizer = train_word_tokenizer(texts, **options)
     logger.info("%s: a vocabulary of %d words", WORD_ENCODER, len(tokenizer))
     return tokenizer
 

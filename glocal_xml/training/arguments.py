@@ -20,12 +20,11 @@ logger = logging.getLogger(__name__)
 
 # Numbers of Trainer that must be finite, and how low they may be; others it checks itself.
 _LOWEST = {
-    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "adam_epsilon", "seed"), 0),
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor", "frozen_layers"), 0),
-    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), 1),
-    **dict.fromkeys(("save_total_limit", "early_stopping_patience", "eval_accumulation_steps"), 1),
-    # As whole numbers, or as shares of all steps.
-    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps"), 0),
+    # Steps as whole numbers, or as shares of all.
+    0: "learning_rate weight_decay max_grad_norm warmup_steps adam_epsilon adam_beta1 adam_beta2 seed frozen_layers "
+    "label_smoothing_factor logging_steps save_steps eval_steps",
+    1: "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps save_total_limit "
+    "early_stopping_patience eval_accumulation_steps",
 }
 
 
@@ -82,8 +81,6 @@ class XMTCTrainingArguments(TrainingOptions, TrainingArguments):
             raise ValueError(f"`threshold_f` must be one of {', '.join(F_KINDS)}, got {self.threshold_f!r}.")
         if not 0 < self.num_train_epochs < math.inf and self.max_steps <= 0:
             raise ValueError(f"`num_train_epochs` must be above 0, got {self.num_train_epochs}: nothing is trained.")
-        if self.frozen_layers < 0:
-            raise ValueError(f"`frozen_layers` must be at least 0, got {self.frozen_layers}.")
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise ValueError(f"`minutes` must be above 0, got {self.minutes}.")
         rates = read_dict("module_learning_rates", self.module_learning_rates)
@@ -97,7 +94,7 @@ class XMTCTrainingArguments(TrainingOptions, TrainingArguments):
 
 def _check_numbers(args: "XMTCTrainingArguments") -> None:
     """Refuses numbers that are not finite, or too low, of which Trainer would make a traceback or another run."""
-    for name, lowest in _LOWEST.items():
+    for lowest, name in ((lowest, name) for lowest, names in _LOWEST.items() for name in names.split()):
         value = getattr(args, name)
         # What a recipe holds may be no number, which Trainer says itself.
         highest = math.inf if isinstance(value, float) else 2**63

@@ -155,18 +155,15 @@ class TrainingFacts(TrainerCallback):
             metric, value = args.metric_for_best_model, float(state.best_metric)
             self.facts["best"] = {"step": state.best_global_step, "metric": metric, "value": value}
         if evaluations:
-            self._keep({name: value for name, value in evaluations[-1].items() if name not in ("step", "epoch")})
+            metrics = {name: value for name, value in evaluations[-1].items() if name not in ("step", "epoch")}
+            self.on_evaluate(args, state, control, metrics)
 
     def on_evaluate(self, args, state, control, metrics: dict[str, float] | None = None, **kwargs):
-        self._keep(metrics or {})
-
-    def on_predict(self, args, state, control, metrics: dict[str, float] | None = None, **kwargs):
-        self._keep(metrics or {})
-
-    def _keep(self, metrics: dict[str, float]) -> None:
-        prefix = next((name.split("_")[0] for name in metrics if "precision@" in name), None)
+        prefix = next((name.split("_")[0] for name in metrics or () if "precision@" in name), None)
         if prefix in self.PARTS:
             self.metrics[self.PARTS[prefix]] = (prefix, metrics)
+
+    on_predict = on_evaluate
 
 
 def loss_curve(log_history: list[dict[str, Any]], points: int) -> list[tuple[int, float]]:

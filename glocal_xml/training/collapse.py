@@ -1,7 +1,6 @@
 """A model that gives every text the same labels: seen in evaluations, said, and what to do about it."""
 
 import logging
-import re
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from glocal_xml.metrics import RankedLabels, ndcg_at_k
 from glocal_xml.modeling import WordLSTMConfig, XMTCPreTrainedModel
 
 from .arguments import XMTCTrainingArguments
+from .optimizer import deciding_patterns
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +28,6 @@ class CollapseWatch:
 
     The first evaluation alone proves nothing: a warning takes two in a row, and there is one in a run. What the end of
     the run shows is said in any case.
-
-    Args:
-        label_space: The labels and how frequent they are.
-        args: The ranks to look at, and what the advice depends on.
-        model: What else it depends on.
     """
 
     def __init__(self, label_space: LabelSpace, args: XMTCTrainingArguments, model: XMTCPreTrainedModel):
@@ -43,12 +38,8 @@ class CollapseWatch:
 
     def look(self, top_k_ids: np.ndarray, true_labels: np.ndarray, epoch: float) -> None:
         """
-        Warns, the second time in a row that an evaluation during training shows a collapse, and then no more.
-
-        Args:
-            top_k_ids: The best labels of each text, (texts, labels).
-            true_labels: Those that each has, padded with negative numbers, (texts, most labels of a text).
-            epoch: How many epochs the model has been trained.
+        Warns, the second time in a row that an evaluation during training shows a collapse, and then no more. Looks at
+        the best labels of each text, and those that it has, padded with negative numbers, both (texts, labels).
         """
         # Where levels of a label tree are trained one after the other, the labels come last.
         if epoch <= self.model.config.whole_loss_epoch:
@@ -102,10 +93,10 @@ class CollapseWatch:
         args, config, found = self.args, self.model.config, []
         if getattr(config, "label_bias", None) is False:
             found.append("start labels at their frequencies (`--model_config '{\"label_bias\": true}'`)")
-        rates = {is_encoder: [] for is_encoder in (True, False)}
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                rates[name.startswith("encoder.")].append(self._rate(name))
+        rates: dict[bool, list[float]] = {True: [], False: []}
+        names = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        for name, pattern in zip(names, deciding_patterns(names, args.module_learning_rates), strict=True):
+            rates[name.startswith("encoder.")].append(args.module_learning_rates.get(pattern, args.learning_rate))
         if rates[True] and max(rates[True]) > 1e-4 and config.encoder.model_type != WordLSTMConfig.model_type:
             found.append(
                 f"a lower learning rate of the encoder than {max(rates[True]):g} "
@@ -125,7 +116,3 @@ class CollapseWatch:
             )
         length = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
         return [*found, f"more training than {length}"]
-
-    def _rate(self, name: str) -> float:
-        patterns = self.args.module_learning_rates
-        return next((rate for pattern, rate in patterns.items() if re.match(pattern, name)), self.args.learning_rate)

@@ -42,18 +42,10 @@ def train_on_embeddings(
     few texts for each this serves better than an epoch or less of training head and encoder together, which spoils
     what the encoder knows before the head has learned anything.
 
-    Args:
-        model: A model that [`reads_one_embedding`].
-        embeddings: Document embeddings of the training texts, as `model.document_embeddings` makes them.
-        labels: Label ids of each text.
-        num_texts: How many of them, counted from the first, are texts. Others, such as names of labels, are scaled to
-            the mean length of these: MiniLM's embeddings of names are five times as long. All by default.
-        seed: Decides the order of texts.
-        seconds: Time to spend; the learning rate falls with it.
-        show_progress: Whether to show a bar, on a terminal.
-
-    Returns:
-        What `results.json` tells of the training.
+    The model must be one that [`reads_one_embedding`], as `model.document_embeddings` makes them. What comes behind
+    the first `num_texts` embeddings, such as names of labels, is scaled to the mean length of these: MiniLM's
+    embeddings of names are five times as long. The learning rate falls with the `seconds`, where these are given.
+    Returns what `results.json` tells of the training.
     """
     table, pooler = model.global_head.label_embeddings, model.pooler
     first = table if pooler is None else pooler

@@ -13,11 +13,8 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> torch
     Scales all gradients down so that their common norm is at most `max_norm`, and returns the norm before that.
 
     `torch.nn.utils.clip_grad_norm_` for parameters some of which have sparse gradients (rows that occur twice are
-    added up first), or are split over processes while others are whole: every process then gets the norm over all.
-
-    Args:
-        parameters: The parameters, those without a gradient too.
-        max_norm: The largest norm allowed; infinity only measures.
+    added up first), or are split over processes while others are whole: every process then gets the norm over all. An
+    infinite `max_norm` only measures.
     """
     groups: dict[object, list[nn.Parameter]] = {}
     for parameter in parameters:

@@ -11,11 +11,8 @@ logger = logging.getLogger(__name__)
 
 def check_sharding(asked: dict[str, Any]) -> None:
     """
-    Refuses them as arguments of Trainer. Of a configuration of `accelerate launch`, which may be shared with other
-    machines, says that every process holds the whole model.
-
-    Args:
-        asked: The argument of Trainer, if any, by the name of the library.
+    Refuses libraries as arguments of Trainer, given by their names. Of a configuration of `accelerate launch`, which
+    may be shared with other machines, says that every process holds the whole model.
     """
     for name, argument in asked.items():
         if argument:
@@ -30,12 +27,7 @@ def check_sharding(asked: dict[str, Any]) -> None:
 
 
 def check_together(number: int) -> None:
-    """
-    Refuses processes that a launcher started but Accelerate leaves alone: each would write its own run to one folder.
-
-    Args:
-        number: How many processes train together.
-    """
+    """Refuses processes that a launcher started but of which each would train alone, and write to the same folder."""
     started = int(os.environ.get("WORLD_SIZE", 1))
     if started != number:
         raise ValueError(

@@ -32,11 +32,7 @@ def parse_arguments(
     Reads flags, optionally after a recipe: `recipe.yaml --num_train_epochs 1`.
 
     A recipe is a flat mapping of the same names; flags override it. Paths in a recipe are relative to the current
-    folder.
-
-    Args:
-        argv: The recipe and the flags.
-        prog: What help and errors call the command; the name of the script by default.
+    folder. Help and errors call the command `prog`, by default as the script.
     """
     source, recipe = None, {}
     if argv and argv[0].endswith((".yaml", ".yml")):
@@ -48,15 +44,7 @@ def parse_arguments(
 def recipe_arguments(
     recipe: dict[str, Any], argv: list[str], *, source: str | None, prog: str | None = None
 ) -> tuple[ModelArguments, DataArguments, XMTCTrainingArguments]:
-    """
-    The arguments of a recipe that was read, with flags that override it.
-
-    Args:
-        recipe: A flat mapping from argument names to values.
-        argv: The flags.
-        source: What errors call the recipe.
-        prog: What help and errors call the command; the name of the script by default.
-    """
+    """The arguments of a recipe that was read, which errors call `source`, with flags that override it."""
     parser = _RunParser(
         (ModelArguments, DataArguments, XMTCTrainingArguments),
         prog=prog,

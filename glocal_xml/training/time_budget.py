@@ -12,11 +12,8 @@ logger = logging.getLogger(__name__)
 
 class TimeBudget(TrainerCallback):
     """
-    Ends training after some seconds, or when all epochs are done.
-
-    Args:
-        seconds: In how many seconds from now on training must be over, whenever it starts.
-        warmup: Share of that time in which the learning rate rises.
+    Ends training so many seconds from now on, whenever it starts, or when all epochs are done; the learning rate rises
+    in a share of that time (`warmup`).
     """
 
     def __init__(self, seconds: float, warmup: float):

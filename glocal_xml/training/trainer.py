@@ -1,12 +1,12 @@
 """Trainer with per-module learning rates that ranks labels before it gathers and reports every branch."""
 
 import logging
-from collections.abc import Iterator, Sized
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi, ModelCard
+from huggingface_hub import HfApi
 from torch import nn
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import EarlyStoppingCallback, EvalPrediction, PrinterCallback, ProgressCallback, Trainer
@@ -15,13 +15,13 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from glocal_xml.data import LabelSpace, XMTCCollator
-from glocal_xml.hub.model_card import card_name, describe_card, render_model_card
 from glocal_xml.hub.published_files import commit_operations, memory_notice, published_files, regular_file
-from glocal_xml.hub.run_files import CARD_FILE, RESULTS_FILE, write_card, write_results
+from glocal_xml.hub.run_files import CARD_FILE
 from glocal_xml.loading.load_checks import check_finite
 from glocal_xml.modeling import XMTCPreTrainedModel
 
 from .arguments import XMTCTrainingArguments
+from .batches import WINDOW_COUNTS, GroupedByLength, WindowCollator, rank_windows
 from .callbacks import EpochStarter, RunReporter, TrainingFacts
 from .collapse import CollapseWatch
 from .gradient_clipping import clip_gradients
@@ -29,9 +29,8 @@ from .optimizer import create_optimizer
 from .processes import check_processes
 from .rankings import FINAL, branch_metrics, final_name, rankings, settle_ranks
 from .time_budget import TimeBudget
-from .trainer_card import results_of_trainer
+from .trainer_card import write_trainer_card
 from .whole_checkpoints import check_loss, write_manifest
-from .window_batches import WINDOW_COUNTS, WindowCollator, rank_windows
 
 logger = logging.getLogger(__name__)
 
@@ -169,20 +168,18 @@ class XMTCTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, and beside the loss of the last steps the mean of each of its terms (those of this process)."""
-        if "loss" in logs and len(self._loss_terms) > 1:
-            means = {name: (total / self._loss_batches).item() for name, total in self._loss_terms.items()}
-            logs = logs | {f"{name}_loss": value for name, value in means.items()}
         if "loss" in logs:
+            if len(self._loss_terms) > 1:
+                terms = self._loss_terms.items()
+                logs = logs | {f"{name}_loss": (total / self._loss_batches).item() for name, total in terms}
             self._loss_terms, self._loss_batches = {}, 0
         super().log(logs, start_time)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
         # There is no public way to choose the order of texts.
         sampler = super()._get_train_sampler(train_dataset)
-        if isinstance(sampler, LengthGroupedSampler):
-            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-            return GroupedByLength(sampler, seed)
-        return sampler
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return GroupedByLength(sampler, seed) if isinstance(sampler, LengthGroupedSampler) else sampler
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler | None:
         # Transformers would group evaluation texts by length too, and predictions must stay beside their texts.
@@ -204,19 +201,16 @@ class XMTCTrainer(Trainer):
         labels = inputs.get("labels")
         if labels is not None:
             inputs["labels"] = known_labels(labels, self.label_space.num_labels)
-        if WINDOW_COUNTS in inputs:
-            with self.compute_loss_context_manager():
-                return None, rank_windows(self.model, inputs, self.windows, self._ranked_labels()), labels
+        top_k = max(*self.args.metrics_at, self.model.config.top_k)
         with self.compute_loss_context_manager():
-            outputs = model(**inputs, top_k=self._ranked_labels(), output_logits=False)
+            if WINDOW_COUNTS in inputs:
+                return None, rank_windows(self.model, inputs, self.windows, top_k), labels
+            outputs = model(**inputs, top_k=top_k, output_logits=False)
         if outputs.loss is not None and self.train_dataset is not None:
             check_loss(outputs.loss, self.state.global_step, self.args.output_dir)
         if prediction_loss_only:
             return outputs.loss, None, None
         return outputs.loss, rankings(self.model, outputs), labels
-
-    def _ranked_labels(self) -> int:
-        return max(*self.args.metrics_at, self.model.config.top_k)
 
     def _metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
         if self.is_in_train:
@@ -262,18 +256,10 @@ class XMTCTrainer(Trainer):
         dataset: str | list[str] | None = None,
     ) -> None:
         """Writes `results.json` and a card made of it, unless its place is taken by one that a person wrote."""
-        if not self.is_world_process_zero():
-            return
-        results = results_of_trainer(self) if self.run_results is None else self.run_results
-        folder = Path(self.args.output_dir)
-        write_results(folder, results)
-        name = self.hub_model_id or model_name or card_name(folder / RESULTS_FILE, self.model.config.model_type)
-        card = render_model_card(results, name=name)
-        own = ModelCard(card).data["tags"]
-        further = [tag for tag in ([tags] if isinstance(tags, str) else tags or []) if tag not in own]
-        facts = {"language": language, "license": license, "tags": own + further, "base_model": finetuned_from}
-        datasets = [dataset] if isinstance(dataset, str) else dataset
-        write_card(folder, describe_card(card, **facts, datasets=datasets))
+        if self.is_world_process_zero():
+            tags, datasets = ([given] if isinstance(given, str) else given for given in (tags, dataset))
+            facts = {"language": language, "license": license, "base_model": finetuned_from, "datasets": datasets}
+            write_trainer_card(self, model_name, tags or [], **facts)
 
     def push_to_hub(
         self,
@@ -305,28 +291,6 @@ class XMTCTrainer(Trainer):
             revision=revision,
             run_as_future=not blocking,
         )
-
-
-class GroupedByLength(Sampler):
-    """
-    Texts of similar length one after the other, in an order that follows from the seed and the epoch. That of
-    Transformers follows from random numbers that were drawn before, so that a resumed run would go on with other
-    batches.
-    """
-
-    def __init__(self, sampler: LengthGroupedSampler, seed: int):
-        self.sampler, self.seed, self.epoch = sampler, seed, 0
-        sampler.generator = torch.Generator()
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-    def __iter__(self) -> Iterator[int]:
-        self.sampler.generator.manual_seed(self.seed + self.epoch)
-        return iter(self.sampler)
 
 
 def known_labels(labels: torch.Tensor, num_labels: int) -> torch.Tensor:

@@ -26,13 +26,7 @@ def write_manifest(folder: str | os.PathLike) -> None:
 
 
 def why_not_whole(folder: str | os.PathLike, needed: tuple[str, ...] = _STATE) -> str | None:
-    """
-    What keeps training from continuing from a folder; `None` where it is whole.
-
-    Args:
-        folder: The checkpoint.
-        needed: Parts of names of files that must be there.
-    """
+    """What keeps training from continuing from a checkpoint, such as missing files of the names that are needed."""
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():
         return f"{MANIFEST} is missing, which is written last"
@@ -62,13 +56,8 @@ def last_good_checkpoint(folder: str | os.PathLike) -> str | None:
 
 def check_loss(loss: torch.Tensor, step: int, folder: str | os.PathLike) -> None:
     """
-    Stops a run whose loss is not finite.
-
-    Args:
-        loss: Of one or several batches.
-        step: The step it belongs to.
-        folder: Folder of the run. A checkpoint of the step before has the weights that this loss comes from: training
-            must not continue from it.
+    Stops a run whose loss, of one or several batches, is not finite. A checkpoint of the step before in its folder has
+    the weights that this loss comes from: training must not continue from it.
     """
     if bool(torch.isfinite(loss.detach()).all()):
         return

@@ -20,7 +20,7 @@ from glocal_xml.cli.train import main
 from glocal_xml.data import LabelSpace
 from glocal_xml.experts import ExpertTexts, fit_experts, fixed_blend, log_frequencies
 from glocal_xml.modeling import FAMILIES, TextExpertsConfig, TextExpertsForMultiLabel
-from glocal_xml.runs.refit_blend import keep_blend
+from glocal_xml.runs.blend import keep_blend
 
 LABELS = 8
 # Model type, fields, experts, and whether there is a blend already.

@@ -11,7 +11,7 @@ from transformers import AutoModel, BitsAndBytesConfig, pipeline
 
 from glocal_xml import GlocalXMLForMultiLabel
 from glocal_xml.hub import publish
-from glocal_xml.runs.refit_blend import keep_blend
+from glocal_xml.runs.blend import keep_blend
 
 pytest_plugins = ["local_hub"]
 

@@ -88,9 +88,9 @@ def test_embeddings_come_in_the_order_of_texts(tokenizer):
 
 
 def test_time_that_is_short_leaves_texts_out(tokenizer, monkeypatch):
-    monkeypatch.setattr("glocal_xml.experts.embeddings._ORDERED", 10)
+    monkeypatch.setattr("glocal_xml.experts.dense._ORDERED", 10)
     now = iter(range(1000))
-    monkeypatch.setattr("glocal_xml.experts.embeddings.time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("glocal_xml.experts.dense.time.monotonic", lambda: float(next(now)))
     model = make_model("glocal_xml", experts=())
     rows = [np.array([5 + i % 20, 6], dtype=np.int32) for i in range(100)]
     # A second for each ten texts, and two before the first.

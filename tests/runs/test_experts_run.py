@@ -13,9 +13,8 @@ from transformers import AutoModel, AutoTokenizer, pipeline
 
 from glocal_xml.cli.train import main
 from glocal_xml.data import LabelSpace
-from glocal_xml.experts import ExpertTexts, log_frequencies
+from glocal_xml.experts import ExpertTexts, log_frequencies, name_texts
 from glocal_xml.experts.choose import default_lexical_settings
-from glocal_xml.experts.name_texts import name_texts
 from glocal_xml.modeling import TextExpertsForMultiLabel
 from glocal_xml.runs.experts import held_out_texts, read_label_texts
 from glocal_xml.runs.time_plan import has_time, seconds_for_heads

@@ -11,8 +11,8 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from glocal_xml import GlocalXMLForMultiLabel, load_xmtc_dataset
 from glocal_xml.data import LabelSpace, XMTCCollator, tokenize
 from glocal_xml.training import XMTCTrainer, XMTCTrainingArguments, known_labels, parameter_groups
+from glocal_xml.training.batches import GroupedByLength
 from glocal_xml.training.callbacks import RunReporter
-from glocal_xml.training.trainer import GroupedByLength
 
 
 class Toy(nn.Module):

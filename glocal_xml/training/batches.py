@@ -1,9 +1,11 @@
-"""Batches of texts in windows, and the best labels of such texts."""
+"""What batches hold: texts of similar length, or texts in windows, and the best labels of these."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.data import Sampler
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from glocal_xml.data import XMTCCollator
 from glocal_xml.modeling import XMTCOutput, XMTCPreTrainedModel
@@ -12,6 +14,28 @@ from glocal_xml.modeling.text_windows import best_of_windows
 from .rankings import rankings
 
 WINDOW_COUNTS = "window_counts"
+
+
+class GroupedByLength(Sampler):
+    """
+    Texts of similar length one after the other, in an order that follows from the seed and the epoch. That of
+    Transformers follows from random numbers that were drawn before, so that a resumed run would go on with other
+    batches.
+    """
+
+    def __init__(self, sampler: LengthGroupedSampler, seed: int):
+        self.sampler, self.seed, self.epoch = sampler, seed, 0
+        sampler.generator = torch.Generator()
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[int]:
+        self.sampler.generator.manual_seed(self.seed + self.epoch)
+        return iter(self.sampler)
 
 
 class WindowCollator(XMTCCollator):
