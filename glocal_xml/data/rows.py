@@ -134,7 +134,8 @@ def _clean_label(label: Any) -> str:
         raise RowProblem("wrong type", f"for a label: {shortened(label)}", "labels must be strings")
     label = label.strip()
     if "\n" in label or "\r" in label:
-        raise RowProblem("line break in a label", shortened(label), "replace the line break by a space")
+        remedy = "replace the line break by a space, or by a comma where it separates labels"
+        raise RowProblem("line break in a label", shortened(label), remedy)
     check_encodable(label)
     return label
 
