@@ -156,7 +156,9 @@ def test_labels_of_test_texts_that_are_spelled_or_separated_otherwise_are_named(
     assert "several ways" not in caplog.text
 
 
-@pytest.mark.parametrize(("separator", "as_list"), [(" ", False), ("/", False), (" # ", False), (" ", True), (";", True)])
+@pytest.mark.parametrize(
+    ("separator", "as_list"), [(" ", False), ("/", False), (" # ", False), (" ", True), (";", True)]
+)
 def test_labels_that_look_like_several_in_one_string_are_named(tmp_path, caplog, separator, as_list):
     strings = [separator.join(pair) for pair in (("1", "2"), ("1", "3"), ("3", "1"), ("2", "3"))]
     rows = [{"text": "a", "labels": [string] if as_list else string} for string in strings]
