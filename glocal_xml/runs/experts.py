@@ -30,7 +30,9 @@ from glocal_xml.experts import (
     fit_blend,
     fit_experts,
     fixed_blend,
+    forget_texts,
     texts_in_memory,
+    with_first_texts,
 )
 from glocal_xml.experts.choose import choose_lexical_settings, default_lexical_settings
 from glocal_xml.experts.fit_blend import log_frequencies
@@ -174,9 +176,10 @@ class RunExperts:
 
     def take_over(self, model: XMTCPreTrainedModel) -> None:
         """
-        Experts of a model that is trained further: the memory of words learns the training texts, the lexical expert
-        stays as it is. Where most texts are in the memory already, which then knows those that are held out too, all
-        experts are fitted anew.
+        Experts of a model that is trained further: the memory of words learns the training texts, with the labels that
+        they have now; the lexical expert learns labels that had no text before, and stays as it is otherwise. Where
+        most texts are in the memory already, which then knows those that are held out too, and are at least half of
+        those that it holds, all experts are fitted anew.
         """
         # A new encoder brings a dense memory with it.
         gets_dense = model.dense is not None or (self.has_new_encoder and DENSE in self.names)
@@ -188,8 +191,10 @@ class RunExperts:
                     "texts: if it was, the blend trusts it too much. Use texts that the model has not seen."
                 )
             return
-        rows = whole_rows(self.texts["train"])
-        if texts_in_memory(model, rows[:_LOOKED_UP]).mean() > 0.5:
+        rows, labels = whole_rows(self.texts["train"]), self.texts["train"]["labels"][:]
+        known = texts_in_memory(model, rows[:_LOOKED_UP]).mean()
+        # Experts that are fitted on a small part of their texts would forget the others.
+        if known > 0.5 and len(rows) >= 0.5 * int((model.memory.text_numbers >= 0).sum()):
             model.set_expert(DENSE, None, None)
             self.fit(model)
             return
@@ -198,8 +203,12 @@ class RunExperts:
             part = self.texts.pop("validation").select(new)
             if len(new):
                 self.texts["validation"] = part
-        add_to_memory(model, rows, self.texts["train"]["labels"])
+        if known and (replaced := forget_texts(model, rows)):
+            logger.info("memory: %d texts are known already and get their new labels", replaced)
+        add_to_memory(model, rows, labels)
         logger.info("memory: %d texts added", len(rows))
+        if model.lexical is not None:
+            model.set_expert(LEXICAL, *with_first_texts(model.lexical, model.config.lexical, rows, labels))
 
     def refit(self, model: XMTCPreTrainedModel) -> None:
         """Fits the experts once more, on training and validation texts, unless `refit_experts` is off."""
@@ -278,16 +287,21 @@ def blend_of_run(
     tokenizer: PreTrainedTokenizerBase,
     f: str,
     beta: float = 1.0,
+    earlier: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """
-    Fits the blend of a model on its validation texts and gives it to the model; without such texts the weights are
-    fixed ones.
+    Fits the blend of a model on its validation texts and gives it to the model; without such texts it is the earlier
+    one, where that still fits, or else has fixed weights.
 
     Returns:
         What `results.json` tells of it, with the threshold that would be best for each branch alone.
     """
     frequencies = log_frequencies(label_space)
     num_labels = label_space.num_labels + len(label_space.unseen)
+    if "validation" not in texts and earlier is not None:
+        logger.info("No texts are held out to fit the blend on: it stays as it was.")
+        model.set_blend(earlier, frequencies)
+        return earlier
     if "validation" not in texts:
         logger.warning("No texts are held out to fit the blend on: its weights are fixed ones.")
         blend = fixed_blend(model.branch_names, f, beta)
