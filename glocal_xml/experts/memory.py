@@ -127,7 +127,8 @@ def texts_in_memory(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> n
 def forget_texts(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> int:
     """Removes texts, given as the ids of all of their tokens, from the memories of a model; returns how many."""
     similarities, places = _nearest(model, rows)
-    numbers = model.memory.text_numbers.cpu().numpy()[places[similarities > _SAME_TEXT]]
+    memory: MemoryExpert = model.memory
+    numbers = memory.text_numbers.cpu().numpy()[places[similarities > _SAME_TEXT]]
     # Names of labels stay.
     return remove_from_memory(model, numbers[numbers >= 0])
 
