@@ -312,6 +312,15 @@ def test_no_encoder_and_no_expert_is_no_model(flags, tmp_path):
         main([*without(flags, "--encoder"), "--encoder", "none", "--experts", "none", "--output_dir", str(tmp_path)])
 
 
+@pytest.mark.parametrize(("sign", "is_told"), [("\U0001f389", True), ("apple", False)])
+def test_texts_that_the_tokenizer_cannot_read_are_named(flags, tmp_path, encoder_folder, caplog, sign, is_told):
+    rows = [{"text": f"dog {sign} {sign}", "labels": [f"is {i % 2}"]} for i in range(8)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = ["--train_file", str(tmp_path / "train.jsonl"), "--output_dir", str(tmp_path / "run")]
+    main([*files, "--encoder", "none", "--tokenizer", encoder_folder, "--use_cpu", "true"])
+    assert ("67 % of the tokens of the training texts are unknown to the tokenizer" in caplog.text) == is_told
+
+
 def test_tokenizers_of_experts_read_any_length(encoder_free):
     assert AutoTokenizer.from_pretrained(encoder_free[0]).model_max_length > 10**9
 
