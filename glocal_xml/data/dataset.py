@@ -159,11 +159,12 @@ def _warn_of_joined_names(label_space: LabelSpace) -> None:
         return
     for separator in _JOINED_BY:
         parts = {part.strip() for name in names for part in name.split(separator)} - {""}
-        if len(parts) < len(names):
+        joined = [name for name in names if separator in name]
+        if len(parts) < len(names) < 2 * len(joined):
             logger.warning(
                 "No text has more than one label, and %r separates %d different names in these %d labels, such as %r: "
                 "set label_delimiter, or give lists of names, if a text has several",
-                *(separator, len(parts), len(names), min((name for name in names if separator in name), key=len)),
+                *(separator, len(parts), len(names), min(joined, key=len)),
             )
             return
 

@@ -4,17 +4,10 @@ from .dense import Embedded, add_to_dense, embed
 from .embeddings import text_embeddings
 from .fit import fit_experts
 from .fit_blend import MIN_TEXTS, blend_pairs, fit_blend, fixed_blend, log_frequencies
-from .lexical import fit_lexical, lexical_with_labels, with_first_texts
-from .memory import (
-    add_to_memory,
-    fit_memory,
-    forget_texts,
-    memory_with_labels,
-    remove_from_memory,
-    texts_in_memory,
-)
+from .lexical import fit_lexical, lexical_with_labels
+from .memory import add_to_memory, fit_memory, memory_with_labels, remove_from_memory, texts_in_memory
 from .name_texts import name_texts
-from .remember import remember
+from .remember import learn_texts, remember
 from .texts import ExpertTexts
 
 __all__ = [
@@ -30,7 +23,7 @@ __all__ = [
     "fit_lexical",
     "fit_memory",
     "fixed_blend",
-    "forget_texts",
+    "learn_texts",
     "lexical_with_labels",
     "log_frequencies",
     "memory_with_labels",
@@ -39,5 +32,4 @@ __all__ = [
     "remove_from_memory",
     "text_embeddings",
     "texts_in_memory",
-    "with_first_texts",
 ]

@@ -24,15 +24,13 @@ from glocal_xml.experts import (
     Embedded,
     ExpertTexts,
     add_to_dense,
-    add_to_memory,
     blend_pairs,
     embed,
     fit_blend,
     fit_experts,
     fixed_blend,
-    forget_texts,
+    learn_texts,
     texts_in_memory,
-    with_first_texts,
 )
 from glocal_xml.experts.choose import choose_lexical_settings, default_lexical_settings
 from glocal_xml.experts.fit_blend import log_frequencies
@@ -176,10 +174,9 @@ class RunExperts:
 
     def take_over(self, model: XMTCPreTrainedModel) -> None:
         """
-        Experts of a model that is trained further: the memory of words learns the training texts, with the labels that
-        they have now; the lexical expert learns labels that had no text before, and stays as it is otherwise. Where
-        most texts are in the memory already, which then knows those that are held out too, and are at least half of
-        those that it holds, all experts are fitted anew.
+        Experts of a model that is trained further learn the training texts (`learn_texts`). Where most of these are in
+        the memory already, which then knows those that are held out too, and are at least half of those that it holds,
+        all experts are fitted anew.
         """
         # A new encoder brings a dense memory with it.
         gets_dense = model.dense is not None or (self.has_new_encoder and DENSE in self.names)
@@ -203,12 +200,8 @@ class RunExperts:
             part = self.texts.pop("validation").select(new)
             if len(new):
                 self.texts["validation"] = part
-        if known and (replaced := forget_texts(model, rows)):
-            logger.info("memory: %d texts are known already and get their new labels", replaced)
-        add_to_memory(model, rows, labels)
-        logger.info("memory: %d texts added", len(rows))
-        if model.lexical is not None:
-            model.set_expert(LEXICAL, *with_first_texts(model.lexical, model.config.lexical, rows, labels))
+        replaced = learn_texts(model, rows, labels)
+        logger.info("memory: %d texts added, in place of %d that it held of them", len(rows), replaced)
 
     def refit(self, model: XMTCPreTrainedModel) -> None:
         """Fits the experts once more, on training and validation texts, unless `refit_experts` is off."""
@@ -298,13 +291,10 @@ def blend_of_run(
     """
     frequencies = log_frequencies(label_space)
     num_labels = label_space.num_labels + len(label_space.unseen)
-    if "validation" not in texts and earlier is not None:
-        logger.info("No texts are held out to fit the blend on: it stays as it was.")
-        model.set_blend(earlier, frequencies)
-        return earlier
     if "validation" not in texts:
-        logger.warning("No texts are held out to fit the blend on: its weights are fixed ones.")
-        blend = fixed_blend(model.branch_names, f, beta)
+        what = "its weights are fixed ones" if earlier is None else "it stays as it was"
+        logger.warning("No texts are held out to fit the blend on: %s.", what)
+        blend = earlier or fixed_blend(model.branch_names, f, beta)
         model.set_blend(blend, frequencies)
         return blend
     model.set_blend(None, None)

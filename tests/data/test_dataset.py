@@ -166,7 +166,11 @@ def test_labels_that_look_like_several_in_one_string_are_named(tmp_path, caplog,
     assert f"{separator.strip() or ' '!r} separates 3 different names in these 4 labels" in caplog.text
     caplog.clear()
     # One label for each text, and several.
-    for other in ([["machine learning"], ["a/b"], ["a/c"], ["c;d"]], [["a b", "b a"], ["a", "b"]]):
+    for other in (
+        [["machine learning"], ["a/b"], ["a/c"], ["c;d"]],
+        [["a b", "b a"], ["a", "b"]],
+        [["c"], ["c+"], ["c++"], ["d"], ["e"]],
+    ):
         load_xmtc_dataset({"train": Dataset.from_dict({"text": ["a"] * len(other), "labels": other})})
     assert "different names" not in caplog.text
 
