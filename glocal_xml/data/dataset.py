@@ -142,12 +142,10 @@ def _add_unseen(label_space: LabelSpace, labels: set[str], part: str) -> None:
     known = [*label_space.names, *label_space.unseen]
     if not (unseen := label_space.add_unseen([list(labels)])):
         return
+    more = f"; these are most of its {len(labels)} labels: write them as in training, or set label_delimiter"
     logger.warning(
         "%d labels of the %s part have no training text, such as %s%s",
-        *(len(unseen), part, unseen[:5]),
-        f"; these are most of its {len(labels)} labels: is label_delimiter right, and are they written as in training?"
-        if 2 * len(unseen) > len(labels)
-        else "",
+        *(len(unseen), part, unseen[:5], more if 2 * len(unseen) > len(labels) else ""),
     )
     warn_of_names([*known, *unseen], known)
 
