@@ -15,9 +15,12 @@ examples:
 """
 
 import argparse
+import logging
 import os
+import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from .command_parser import add_model, add_texts, command_parser, hide_bars_off_terminal, input_rows, show_warnings
 
@@ -82,13 +85,28 @@ def _predict(args: argparse.Namespace, processes: "Processes") -> None:
     tagged = tqdm(tagged, desc="texts", unit="", disable=not has_bar)
     if args.label_delimiter is not None:
         _check_delimiter(args.label_delimiter, pipe.model.label_names)
+        tagged = _told_of_columns(tagged, re.escape(args.labels_column))
         tagged = (joined(row, args.labels_column, args.label_delimiter) for row in tagged)
     elif file_format != "jsonl":
         limits = (args.top_k, pipe.model.config.num_labels, len(candidates or []) or args.top_k)
         branches = pipe.model.branch_names if args.branch_scores else []
+        tagged = _told_of_columns(tagged, r"(label|score)_\d+")
         tagged = (spread(row, min(limits), branches) for row in tagged)
     # In the other processes there is nothing to write, but texts to tag.
     write_rows(tagged, args.output if processes.is_first else os.devnull, file_format=file_format)
+
+
+def _told_of_columns(rows: Iterable[dict[str, Any]], names: str) -> Iterator[dict[str, Any]]:
+    """The rows; warns where the input has columns of labels, as a table has that was tagged before."""
+    for number, row in enumerate(rows):
+        found = [name for name in row if re.fullmatch(names, name)]
+        if number == 0 and found:
+            logging.warning(
+                "the input has columns of labels already: %s; those that are written anew are replaced in the output, "
+                "others stay as they were: rename or remove them if you do not want that",
+                ", ".join(found),
+            )
+        yield row
 
 
 def _check_delimiter(delimiter: str, names: list[str] | None) -> None:

@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 AnyDataset = TypeVar("AnyDataset", Dataset, IterableDataset, DatasetDict, IterableDatasetDict)
 
 _PARTS = ("train", "validation", "test")
+# What may stand between labels that are in one string, the likeliest first.
+_JOINED_BY = (";", "|", ",", "#", "/", "+", "\t", " ")
+_MISSING = {"nan", "NaN", "None", "<NA>", "NaT"}
 
 
 def load_xmtc_dataset(
@@ -68,11 +71,13 @@ def load_xmtc_dataset(
         # The train part comes first.
         if label_space is None:
             label_space = LabelSpace.from_label_lists(source.scan(), names=label_names)
-            _warn_of_names(label_space.names)
+            warn_of_names(label_space.names)
+            if label_names is None:
+                _warn_of_joined_names(label_space)
         elif name == "train":
             _check_trained(source.scan(), label_space)
-        elif unseen := label_space.add_unseen(source.scan()):
-            logger.warning("%d labels of the %s part have no training text, such as %s", len(unseen), name, unseen[:5])
+        else:
+            _add_unseen(label_space, {label for labels in source.scan() for label in labels}, name)
     encoded = {name: source.encode(label_space) for name, source in sources.items()}
     return (IterableDatasetDict if streaming else DatasetDict)(encoded), label_space
 
@@ -129,8 +134,38 @@ def _check_trained(label_lists: Iterable[list[str]], label_space: LabelSpace) ->
         )
 
 
-def _warn_of_names(names: list[str]) -> None:
-    """Warns of labels that people would take for the same one, and of rows of a matrix that are none."""
+def _add_unseen(label_space: LabelSpace, labels: set[str], part: str) -> None:
+    """Adds labels of evaluation data that are not known, and warns of them."""
+    known = [*label_space.names, *label_space.unseen]
+    if not (unseen := label_space.add_unseen([list(labels)])):
+        return
+    more = f"; these are most of its {len(labels)} labels: write them as in training, or set label_delimiter"
+    logger.warning(
+        "%d labels of the %s part have no training text, such as %s%s",
+        *(len(unseen), part, unseen[:5], more if 2 * len(unseen) > len(labels) else ""),
+    )
+    warn_of_names([*known, *unseen], known)
+
+
+def _warn_of_joined_names(label_space: LabelSpace) -> None:
+    """Warns where each text has one label, and these look like several in one string."""
+    names = label_space.names
+    if sum(label_space.counts) > label_space.num_texts:
+        return
+    for separator in _JOINED_BY:
+        parts = {part.strip() for name in names for part in name.split(separator)} - {""}
+        joined = [name for name in names if separator in name]
+        if len(parts) < len(names) < 2 * len(joined):
+            logger.warning(
+                "No text has more than one label, and %r separates %d different names in these %d labels, such as %r: "
+                "set label_delimiter, or give lists of names, if a text has several",
+                *(separator, len(parts), len(names), min(joined, key=len)),
+            )
+            return
+
+
+def warn_of_names(names: list[str], known: Iterable[str] = ()) -> None:
+    """Warns of labels that people would take for the same one, but for known ones, and of what is no label."""
     if names == ["0", "1"]:
         logger.warning(
             "The only labels are 0 and 1: where they are rows of a matrix with a column for each label, give the "
@@ -139,11 +174,14 @@ def _warn_of_names(names: list[str]) -> None:
     spellings: dict[str, list[str]] = {}
     for name in names:
         spellings.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
-    several = [found for found in spellings.values() if len(found) > 1]
+    missing = sorted(_MISSING & (set(names) - set(known)))
+    if missing:
+        logger.warning("pandas writes %s for missing values: remove such labels if they are none", missing)
+    several = [found for found in spellings.values() if len(found) > 1 and not set(known).issuperset(found)]
     if several:
         logger.warning(
             "%d labels are written in several ways that differ in case, spaces or Unicode form alone, such as %s: "
-            "each is learned as a label of its own; write them in one way if they are the same",
+            "each is a label of its own; write them in one way if they are the same",
             *(len(several), " and ".join(map(ascii, several[0]))),
         )
 

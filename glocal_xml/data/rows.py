@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,6 +15,9 @@ from typing import Any
 Records = Iterator[tuple[int, Any]]
 _MODES = ("error", "skip")
 _KEPT_MESSAGES = 5
+_BRACKETS = {"[": "]", "(": ")", "{": "}"}
+# A quote after the bracket, or numbers between square ones.
+_LIST_START = re.compile(r"\[\s*\]|\(\)|[\[({]\s*['\"]|\[\s*\d+\s*(,\s*\d+\s*)*\]$")
 
 
 class BadRow(ValueError):
@@ -100,7 +104,7 @@ def clean_row(text: Any, labels: Any, *, label_delimiter: str, allow_no_labels: 
 
 def _clean_labels(labels: Any, delimiter: str) -> list[str]:
     if isinstance(labels, str):
-        labels = _written_list(labels.strip()) if is_written_list(labels) else labels.split(delimiter)
+        labels = _written_list(labels.strip()) if is_written_list(labels) else _split(labels.strip(), delimiter)
     if labels is None:
         labels = []
     if not isinstance(labels, list):
@@ -113,21 +117,37 @@ def _clean_labels(labels: Any, delimiter: str) -> list[str]:
     return list(names)
 
 
+def _split(labels: str, delimiter: str) -> list[str]:
+    names = labels.split(delimiter)
+    end = _BRACKETS.get(labels[:1])
+    # Brackets around several names are those of a list, which may have been cut off, and would become part of names.
+    is_list = end == labels[-1:] or labels[1:2] in ("'", '"')
+    if delimiter == "," and end is not None and is_list and end not in names[0] and len(names) > 1:
+        raise _unreadable(labels)
+    return names
+
+
 def is_written_list(labels: str) -> bool:
-    """Whether labels in one string are a whole list, as pandas writes lists into the cells of a table."""
+    """Whether labels in one string are a whole list, tuple or set, as pandas writes them into the cells of a table."""
     labels = labels.strip()
-    return labels == "[]" or (labels.startswith(("['", '["')) and labels.endswith("]"))
+    return _BRACKETS.get(labels[:1]) == labels[-1:] and bool(_LIST_START.match(labels))
 
 
 def _written_list(labels: str) -> list[Any]:
     for read in (json.loads, ast.literal_eval):
-        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
             found = read(labels)
-            # Python joins strings without a comma between them, as in lists that NumPy writes.
-            if isinstance(found, list) and (read is json.loads or labels == repr(found)):
-                return found
+            # Python joins strings without a comma between them, as in lists that NumPy writes; sets have no order.
+            if isinstance(found, list | tuple | set) and (
+                read is json.loads or sorted("".join(labels.split())) == sorted("".join(repr(found).split()))
+            ):
+                return list(found)
+    raise _unreadable(labels)
+
+
+def _unreadable(labels: str) -> RowProblem:
     remedy = 'write ["a", "b"], or names with a delimiter'
-    raise RowProblem("unreadable list", f"of labels: {shortened(labels)}", remedy)
+    return RowProblem("unreadable list", f"of labels: {shortened(labels)}", remedy)
 
 
 def _clean_label(label: Any) -> str:
@@ -137,7 +157,8 @@ def _clean_label(label: Any) -> str:
         raise RowProblem("wrong type", f"for a label: {shortened(label)}", "labels must be strings")
     label = label.strip()
     if "\n" in label or "\r" in label:
-        raise RowProblem("line break in a label", shortened(label), "replace the line break by a space")
+        remedy = "replace the line break by a space, or by a comma where it separates labels"
+        raise RowProblem("line break in a label", shortened(label), remedy)
     check_encodable(label)
     return label
 

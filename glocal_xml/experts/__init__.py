@@ -5,7 +5,7 @@ from .fit import fit_experts
 from .fit_blend import MIN_TEXTS, blend_pairs, fit_blend, fixed_blend, log_frequencies
 from .lexical import fit_lexical, lexical_with_labels
 from .memory import add_to_memory, fit_memory, memory_with_labels, remove_from_memory, texts_in_memory
-from .remember import remember
+from .remember import learn_texts, remember
 from .texts import ExpertTexts, name_texts
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "fit_lexical",
     "fit_memory",
     "fixed_blend",
+    "learn_texts",
     "lexical_with_labels",
     "log_frequencies",
     "memory_with_labels",

@@ -110,14 +110,29 @@ def remove_from_memory(model: XMTCPreTrainedModel, numbers: Sequence[int]) -> in
 
 def texts_in_memory(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> np.ndarray:
     """Which texts, given as the ids of all of their tokens, the memory expert of a model holds already, (texts,)."""
+    return _nearest(model, rows)[0] > _SAME_TEXT
+
+
+def forget_texts(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> int:
+    """Removes texts, given as the ids of all of their tokens, from the memories of a model; returns how many."""
+    similarities, places = _nearest(model, rows)
+    memory: MemoryExpert = model.memory
+    numbers = memory.text_numbers.cpu().numpy()[places[similarities > _SAME_TEXT]]
+    # Names of labels stay.
+    return remove_from_memory(model, numbers[numbers >= 0])
+
+
+def _nearest(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Similarity and row of the most similar text of a memory for each text, (texts,) both."""
     if model.memory is None:
         raise ValueError(_NO_MEMORY)
     memory: MemoryExpert = model.memory
     if not memory.texts.num_rows or not len(rows):
-        return np.zeros(len(rows), dtype=bool)
+        return np.zeros(len(rows)), np.zeros(len(rows), dtype=np.int64)
     parts = [rows[start : start + _LOOKED_UP] for start in range(0, len(rows), _LOOKED_UP)]
-    nearest = [memory.similar(padded_ids(part).to(model.device), 1)[0][:, 0].cpu() for part in parts]
-    return torch.cat(nearest).numpy() > _SAME_TEXT
+    found = [memory.similar(padded_ids(part).to(model.device), 1) for part in parts]
+    similarities, places = (torch.cat([pair[i][:, 0] for pair in found]).cpu().numpy() for i in (0, 1))
+    return similarities, places
 
 
 def memory_with_labels(memory: TextMemory, kept: Sequence[int], added: int) -> tuple[TextMemory, dict[str, Any]]:

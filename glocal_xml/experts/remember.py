@@ -12,7 +12,7 @@ from glocal_xml.modeling import XMTCPreTrainedModel
 from .dense import add_to_dense
 from .fit_blend import log_frequencies
 from .lexical import with_first_texts
-from .memory import add_to_memory, memories_of
+from .memory import add_to_memory, forget_texts, memories_of
 from .texts import ExpertTexts
 from .token_rows import whole_text_ids
 
@@ -55,3 +55,15 @@ def remember(
         frequencies = torch.as_tensor(log_frequencies(result)).to(model.log_frequencies)
         model.set_blend(model.config.blend, torch.where(is_new, frequencies, model.log_frequencies))
     return result
+
+
+def learn_texts(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray], labels: Sequence[Sequence[int]]) -> int:
+    """
+    Adds texts, given as the ids of all of their tokens, to the memory of words, with the labels that they have now;
+    the lexical expert learns labels that had no text before. Returns how many of the texts the memory held already.
+    """
+    replaced = forget_texts(model, rows)
+    add_to_memory(model, rows, labels)
+    if model.lexical is not None:
+        model.set_expert("lexical", *with_first_texts(model.lexical, model.config.lexical, rows, labels))
+    return replaced

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace
+from glocal_xml.data.dataset import warn_of_names
 from glocal_xml.experts import lexical_with_labels, log_frequencies, memory_with_labels
 from glocal_xml.modeling import AdaptiveLabelClusters, XMTCPreTrainedModel
 from glocal_xml.modeling.configuration_base import EXPERTS
@@ -135,6 +136,7 @@ def plan_changes(
         raise ValueError(f"`add` holds {taken[0]!r}, which is a label of the model already: leave it out.")
     if not (add or remove or rename):
         raise ValueError("No change of labels is asked for: give labels to add, to remove or to rename.")
+    warn_of_names([*names, *add], names)
     counts = [*(label_space.counts[i] for i in kept), *[0] * len(add)]
     return kept, LabelSpace([*names, *add], counts, label_space.num_texts)
 

@@ -65,18 +65,20 @@ def blend_of_run(
     tokenizer: PreTrainedTokenizerBase,
     f: str,
     beta: float = 1.0,
+    earlier: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """
-    Fits the blend of a model on its validation texts and gives it to the model; without such texts the weights are
-    fixed ones.
+    Fits the blend of a model on its validation texts and gives it to the model; without such texts it is the earlier
+    one, where that still fits, or else has fixed weights.
 
     Returns:
         What `results.json` tells of it, with the threshold that would be best for each branch alone.
     """
     frequencies, num_labels = log_frequencies(label_space), _size(label_space)
     if "validation" not in texts:
-        logger.warning("No texts are held out to fit the blend on: its weights are fixed ones.")
-        blend = fixed_blend(model.branch_names, f, beta)
+        what = "its weights are fixed ones" if earlier is None else "it stays as it was"
+        logger.warning("No texts are held out to fit the blend on: %s.", what)
+        blend = earlier or fixed_blend(model.branch_names, f, beta)
         model.set_blend(blend, frequencies)
         return blend
     model.set_blend(None, None)

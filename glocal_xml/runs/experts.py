@@ -20,9 +20,9 @@ from glocal_xml.experts import (
     Embedded,
     ExpertTexts,
     add_to_dense,
-    add_to_memory,
     embed,
     fit_experts,
+    learn_texts,
     name_texts,
     texts_in_memory,
 )
@@ -145,9 +145,9 @@ class RunExperts:
 
     def take_over(self, model: XMTCPreTrainedModel) -> None:
         """
-        Experts of a model that is trained further: the memory of words learns the training texts, the lexical expert
-        stays as it is. Where most texts are in the memory already, which then knows those that are held out too, all
-        experts are fitted anew.
+        Experts of a model that is trained further learn the training texts (`learn_texts`). Where most of these are in
+        the memory already, which then knows those that are held out too, and are at least half of those that it holds,
+        all experts are fitted anew.
         """
         # A new encoder brings a dense memory with it.
         gets_dense = model.dense is not None or (self.has_new_encoder and DENSE in self.names)
@@ -159,8 +159,10 @@ class RunExperts:
                     "texts: if it was, the blend trusts it too much. Use texts that the model has not seen."
                 )
             return
-        rows = whole_rows(self.texts["train"])
-        if texts_in_memory(model, rows[:_LOOKED_UP]).mean() > 0.5:
+        rows, labels = whole_rows(self.texts["train"]), self.texts["train"]["labels"][:]
+        known = texts_in_memory(model, rows[:_LOOKED_UP]).mean()
+        # Experts that are fitted on a small part of their texts would forget the others.
+        if known > 0.5 and len(rows) >= 0.5 * int((model.memory.text_numbers >= 0).sum()):
             model.set_expert(DENSE, None, None)
             self.fit(model)
             return
@@ -169,8 +171,8 @@ class RunExperts:
             part = self.texts.pop("validation").select(new)
             if len(new):
                 self.texts["validation"] = part
-        add_to_memory(model, rows, self.texts["train"]["labels"])
-        logger.info("memory: %d texts added", len(rows))
+        replaced = learn_texts(model, rows, labels)
+        logger.info("memory: %d texts added, in place of %d that it held of them", len(rows), replaced)
 
     def refit(self, model: XMTCPreTrainedModel) -> None:
         """Fits the experts once more, on training and validation texts, unless `refit_experts` is off."""

@@ -9,7 +9,8 @@ from dataclasses import fields
 from itertools import chain
 from numbers import Integral
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from transformers import HfArgumentParser, pipeline
 
 from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LabelSpace
+from glocal_xml.data.rows import is_written_list
 from glocal_xml.modeling import TASK, ExtremeMultiLabelPipeline
 from glocal_xml.modeling.text_windows import readable_text
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
@@ -35,7 +37,7 @@ def fit(
     texts: Iterable[str],
     labels: Iterable[Iterable[str]],
     *,
-    encoder: str | None = "minilm",
+    encoder: str | os.PathLike | None = "minilm",
     model_type: str = "glocal_xml",
     minutes: float | None = None,
     validation_size: float | None = None,
@@ -76,15 +78,18 @@ def fit(
     files = sorted({"train_file", "dataset_name", "streaming"} & set(options))
     if files:
         raise ValueError(f"The texts are given, so leave out {', '.join(files)}; `glocal-xml train` reads files.")
+    _check_types(options)
+    if not isinstance(encoder, str | os.PathLike | None):
+        raise ValueError(f"`encoder` must be a folder, a Hub id, a short name or None, got {encoder!r}.")
     settings = {
-        "encoder": NO_ENCODER if encoder is None else encoder,
+        "encoder": NO_ENCODER if encoder is None else os.fspath(encoder),
         "minutes": minutes,
         "model_type": model_type,
         "validation_size": validation_size,
         "num_train_epochs": min(max(math.ceil(_TEXTS_READ / len(rows)), _LEAST_EPOCHS), _MOST_EPOCHS),
         # Few texts held out are too few to choose among checkpoints.
         "save_strategy": "no",
-        **options,
+        **{name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()},
     }
     if isinstance(options.get("experts"), str):
         settings["experts"] = [options["experts"]]
@@ -100,6 +105,17 @@ def fit(
         # Saved with the model, which can then be evaluated, edited and trained further.
         tagger.label_space = LabelSpace.load(args.output_dir)
         return tagger
+
+
+def _check_types(options: dict[str, Any]) -> None:
+    """Refuses strings for numbers and truth values, which a command line turns into these, and a call does not."""
+    for field in (field for kind in _ARGUMENTS for field in fields(kind)):
+        kinds = set(get_args(field.type) or [field.type])
+        if isinstance(options.get(field.name), str) and kinds <= {int, float, bool, NoneType}:
+            raise ValueError(
+                f"`{field.name}` must be a {'truth value' if bool in kinds else 'number'}, got the string "
+                f"{options[field.name]!r}."
+            )
 
 
 @contextmanager
@@ -120,6 +136,12 @@ def _rows(texts: Iterable[str], labels: Iterable[Iterable[str]]) -> Dataset:
         if isinstance(given, str) or not isinstance(given, Iterable):
             what = "one string" if isinstance(given, str) else repr(given)
             raise ValueError(f"`texts` and `labels` must be lists, got {what}; give `[text]` and `[[label, …]]`.")
+        if hasattr(given, "columns"):
+            # It would be read as the names of its columns.
+            raise ValueError(
+                f"`texts` and `labels` must be lists, got a table with the columns {list(given.columns)[:5]}; give "
+                f"one column of it; {_NO_MULTI_HOT}."
+            )
     texts, labels = list(texts), list(labels)
     if len(texts) != len(labels):
         raise ValueError(f"{len(texts)} texts, but {len(labels)} lists of labels; give one list for each text.")
@@ -127,7 +149,7 @@ def _rows(texts: Iterable[str], labels: Iterable[Iterable[str]]) -> Dataset:
         if not isinstance(text, str):
             raise ValueError(f"`texts[{number}]` is {text!r}; a text must be a string.")
         if isinstance(names, str) or not isinstance(names, Iterable):
-            raise ValueError(f"`labels[{number}]` is {names!r}; give a list, such as [{names!r}], of its labels.")
+            raise ValueError(f"`labels[{number}]` is {names!r}; {_list_of(names)}.")
     strings = [[_name(label, number) for label in row] for number, row in enumerate(labels)]
     sizes = {len(row) for row in strings}
     if len(sizes) == 1 and min(sizes) > 2 and set(chain(*strings)) == {"0", "1"}:
@@ -137,8 +159,21 @@ def _rows(texts: Iterable[str], labels: Iterable[Iterable[str]]) -> Dataset:
     return Dataset.from_dict({"text": [readable_text(text) for text in texts], "labels": strings})
 
 
+def _list_of(names: Any) -> str:
+    """What to give for labels that are no list."""
+    if names is None or names != names:
+        return "give a list of its labels, or leave the text out"
+    inside = [delimiter for delimiter in ";|," if isinstance(names, str) and delimiter in names]
+    if isinstance(names, str) and is_written_list(names):
+        return "turn it into a list by `ast.literal_eval`"
+    one = f"give a list, such as [{names!r}], of its labels"
+    return one if not inside else f"{one}, or split it where it holds several: `labels.split({inside[0]!r})`"
+
+
 def _name(label: Any, number: int) -> str:
     """The name of a label: numbers are names too, but what stands for a missing value is not."""
+    if isinstance(label, str) and label.startswith(("['", '["')) and is_written_list(label):
+        raise ValueError(f"`labels[{number}]` holds the string {label!r}; turn it into a list by `ast.literal_eval`.")
     if isinstance(label, str):
         return label
     if not isinstance(label, Integral) or isinstance(label, bool):

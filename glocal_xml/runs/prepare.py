@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 from huggingface_hub import snapshot_download
+from tokenizers.models import WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
@@ -15,6 +16,7 @@ from glocal_xml.arguments import NO_ENCODER
 from glocal_xml.data import LABEL_SPACE_FILES, LabelSpace, load_hub_dataset, load_xmtc_dataset, split_validation
 from glocal_xml.data.text_files import read_names
 from glocal_xml.modeling import FAMILIES, AttentionConfig, XMTCPreTrainedModel
+from glocal_xml.modeling.text_windows import all_token_ids, readable_text
 from glocal_xml.pretrained import minilm_path
 from glocal_xml.trained_model import plain_model_errors, trained_config, trained_tokenizer
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
@@ -29,6 +31,8 @@ _DEFAULT_LENGTH = 256
 # What tokenizers have that were told of no limit.
 _NO_LIMIT = 10**12
 _STREAM_WINDOW = 10_000
+# Training texts whose tokens are looked at.
+_LOOKED_AT = 200
 _HUB_OPTIONS = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
 
 
@@ -115,7 +119,23 @@ def load_tokenizer(
         max_length = max_length or min(_DEFAULT_LENGTH, tokenizer.model_max_length)
     if max_length is not None:
         tokenizer.model_max_length = max_length
+    if isinstance(texts.get("train"), Dataset) and model_args.encoder != WORD_ENCODER:
+        _warn_of_unknown_tokens(tokenizer, texts["train"]["text"][:_LOOKED_AT])
     return tokenizer
+
+
+def _warn_of_unknown_tokens(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> None:
+    """Warns of texts in a script that the tokenizer does not know: they look alike to a model."""
+    rows = all_token_ids(tokenizer, [readable_text(text[:1000]) for text in texts])
+    unknown, number = sum(list(row).count(tokenizer.unk_token_id) for row in rows), sum(map(len, rows))
+    # Words that a single text has are unknown to a tokenizer of words.
+    of_words = isinstance(getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None), WordLevel)
+    if unknown > 0.1 * number and not of_words:
+        logger.warning(
+            "%.0f %% of the tokens of the training texts are unknown to the tokenizer, and tell a model nothing: "
+            "choose an encoder for their language (with `--encoder %s`, another `--tokenizer`)",
+            *(100 * unknown / number, NO_ENCODER),
+        )
 
 
 def _tokenizer_of_experts(name: str | None, texts: list[str]) -> PreTrainedTokenizerBase:

@@ -21,8 +21,12 @@ def warn_of_repeated_texts(parts: dict[str, Any]) -> None:
     train = parts["train"]["text"][:]
     known = set(train)
     if len(known) < len(train):
+        pairs = {(text, *labels) for text, labels in zip(train, parts["train"]["labels"][:], strict=True)}
+        other = len(pairs) - len(known)
         logger.warning(
-            "%d of %d training texts are repeated: they count several times", len(train) - len(known), len(train)
+            "%d of %d training texts are repeated: they count several times%s",
+            *(len(train) - len(known), len(train)),
+            f"; {other} have other labels then: give each text once, with all of its labels" if other else "",
         )
     for name in ("validation", "test"):
         texts = parts[name]["text"][:] if name in parts else []

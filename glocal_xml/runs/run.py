@@ -118,6 +118,7 @@ def run(
     if not training and not data_args.streaming:
         warn_of_known_texts(model, texts)
     experts = RunExperts(model_args, data_args, args, texts, label_space, tokenizer)
+    blend = model.config.blend
     if training:
         # Of a trained model it would be that of other weights.
         model.set_blend(None, None)
@@ -180,7 +181,9 @@ def run(
         if is_frozen or plan is None or plan.dense:
             experts.fit_dense(model, None if plan is None else plan.dense)
     if training and args.blend and (model.text_experts() or "validation" in texts):
-        report.results["blend"] = blend_of_run(model, texts, label_space, tokenizer, args.threshold_f)
+        # Texts that a memory learns leave the weights of experts as they are.
+        earlier = None if trains_heads or experts.are_fitted else blend
+        report.results["blend"] = blend_of_run(model, texts, label_space, tokenizer, args.threshold_f, earlier=earlier)
     for part in ("validation", "test", "predict"):
         if part in tokens:
             output = trainer.predict(tokens[part], metric_key_prefix=part)

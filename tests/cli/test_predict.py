@@ -102,6 +102,17 @@ def test_a_table_for_spreadsheets(predict, expected, tmp_path, ending):
         assert row["score_1"] == "" or float(row["score_1"]) == pytest.approx(found[0]["score"], abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"), [(["--top_k", "1"], "label_1, score_1, label_2"), (["--label_delimiter", "|"], "labels")]
+)
+def test_columns_of_labels_that_the_input_has_are_named(predict, tmp_path, caplog, options, told):
+    (tmp_path / "in.csv").write_text("text,label_1,score_1,label_2,labels\nfox,old,0.5,older,mine\n", encoding="utf-8")
+    predict(str(tmp_path / "in.csv"), *options, "--output", str(tmp_path / "out.csv"))
+    assert caplog.text.count(f"the input has columns of labels already: {told};") == 1
+    predict("--text", "fox", *options, "--output", str(tmp_path / "out.csv"))
+    assert caplog.text.count("already") == 1
+
+
 def test_all_labels_in_one_column(predict, expected, tmp_path):
     (tmp_path / "in.csv").write_text('title\napple dog moon\nfox\n""\n', encoding="utf-8")
     options = [str(tmp_path / "in.csv"), "--text_column", "title", "--output", str(tmp_path / "out.csv")]

@@ -143,6 +143,43 @@ def test_labels_that_are_the_same_but_for_their_spelling_are_named(tmp_path, cap
     assert r"1 labels are written in several ways" in caplog.text and r"'Caf\xe9' and 'cafe\u0301'" in caplog.text
 
 
+def test_labels_of_test_texts_that_are_spelled_or_separated_otherwise_are_named(files, tmp_path, caplog):
+    test = write(tmp_path / "other.jsonl", [{"text": "a", "labels": ["Red", "fruit"]}])
+    _, space = load_xmtc_dataset({"train": files["train"], "test": test})
+    assert "1 labels are written in several ways" in caplog.text and "'red' and 'Red'" in caplog.text
+    assert "most of" not in caplog.text
+    caplog.clear()
+    write(test, [{"text": "a", "labels": ["red fruit", "blue air"]}])
+    load_xmtc_dataset({"test": test}, label_space=space)
+    assert "these are most of its 2 labels: write them as in training" in caplog.text
+    # What the model has been told is not told again.
+    assert "several ways" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("separator", "as_list"), [(" ", False), ("/", False), (" # ", False), (" ", True), (";", True)]
+)
+def test_labels_that_look_like_several_in_one_string_are_named(tmp_path, caplog, separator, as_list):
+    strings = [separator.join(pair) for pair in (("1", "2"), ("1", "3"), ("3", "1"), ("2", "3"))]
+    rows = [{"text": "a", "labels": [string] if as_list else string} for string in strings]
+    load_xmtc_dataset({"train": write(tmp_path / "a.jsonl", rows)})
+    assert f"{separator.strip() or ' '!r} separates 3 different names in these 4 labels" in caplog.text
+    caplog.clear()
+    # One label for each text, and several.
+    for other in (
+        [["machine learning"], ["a/b"], ["a/c"], ["c;d"]],
+        [["a b", "b a"], ["a", "b"]],
+        [["c"], ["c+"], ["c++"], ["d"], ["e"]],
+    ):
+        load_xmtc_dataset({"train": Dataset.from_dict({"text": ["a"] * len(other), "labels": other})})
+    assert "different names" not in caplog.text
+
+
+def test_what_pandas_writes_for_missing_values_is_named(tmp_path, caplog):
+    load_xmtc_dataset({"train": write(tmp_path / "a.jsonl", [{"text": "a", "labels": "nan"}])})
+    assert "pandas writes ['nan'] for missing values" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("strings", "names", "warning"),
     [

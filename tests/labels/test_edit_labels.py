@@ -153,6 +153,11 @@ def test_changes_that_make_no_sense(changes, message):
         plan_changes(make_space(), **{"add": [], "remove": [], "rename": {}, **changes})
 
 
+def test_a_new_label_that_is_another_spelling_of_one_is_named(caplog):
+    plan_changes(make_space(), ["Apple  A"], [], {})
+    assert "1 labels are written in several ways" in caplog.text and "'apple a' and 'Apple  A'" in caplog.text
+
+
 def test_names_can_be_swapped(tokenizer):
     swapped = {"dog a": "dog b", "dog b": "dog a"}
     new, space = edit_labels(make_model("glocal_xml"), make_space(), tokenizer, rename=swapped)

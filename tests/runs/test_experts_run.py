@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, pipeline
 
+from glocal_xml.cli.labels import main as edit
 from glocal_xml.cli.train import main
 from glocal_xml.data import LabelSpace
 from glocal_xml.experts import ExpertTexts, log_frequencies, name_texts
@@ -157,6 +158,42 @@ def test_training_further_adds_to_the_memory_and_weighs_new_texts(run, flags, tm
     torch.testing.assert_close(after.lexical.state_dict(), before.lexical.state_dict())
 
 
+@pytest.mark.parametrize("first", [20, 500], ids=["known texts", "new texts"])
+def test_a_new_label_is_learned_from_some_texts_and_nothing_else_is_forgotten(text_file, tmp_path, first):
+    def texts_of_their_own(number, first, more=()):
+        path = Path(text_file("rows.jsonl", number, first))
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [
+            {"text": f"{row['text']} {100 + i}", "labels": [*row["labels"], *(more if i % 2 else ())]}
+            for i, row in enumerate(rows, start=first)
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(path)
+
+    before, added, after = (str(tmp_path / name) for name in ("before", "added", "after"))
+    train = ["--metrics_at", "1", "--use_cpu", "true"]
+    main([*train, "--encoder", "none", "--train_file", texts_of_their_own(160, 0), "--output_dir", before])
+    (tmp_path / "names.txt").write_text("new label\n")
+    edit([before, "--add", str(tmp_path / "names.txt"), "--output_dir", added])
+    main(
+        [*train, "--model", added, "--train_file", texts_of_their_own(30, first, ["new label"]), "--output_dir", after]
+    )
+
+    models = [AutoModel.from_pretrained(folder) for folder in (before, after)]
+    assert models[0].config.blend == models[1].config.blend
+    old, new = (
+        {number: model.memory.labels_of(row) for row, number in enumerate(model.memory.text_numbers.tolist())}
+        for model in models
+    )
+    kept = [number for number in old if number in new and number >= 0]
+    assert len(kept) == (130 if first == 20 else 160) and max(new) == kept[-1] + 30
+    assert all(old[number] == new[number] for number in kept)
+    # The last label has weights now, and others keep theirs.
+    weights = [model.lexical.tables[-1] for model in models]
+    label = models[0].config.num_labels
+    assert label in weights[1].rows and torch.equal(weights[1].values[weights[1].rows < label], weights[0].values)
+
+
 def test_few_texts_have_fixed_weights_and_the_run_says_so(flags, tmp_path, caplog):
     flags = without(flags, "--validation_size")
     with caplog.at_level(logging.WARNING):
@@ -272,6 +309,15 @@ def test_a_trained_model_is_not_given_an_encoder_to_evaluate(encoder_free, encod
 def test_no_encoder_and_no_expert_is_no_model(flags, tmp_path):
     with pytest.raises(ValueError, match="needs `--experts lexical`, `memory` or both"):
         main([*without(flags, "--encoder"), "--encoder", "none", "--experts", "none", "--output_dir", str(tmp_path)])
+
+
+@pytest.mark.parametrize(("sign", "is_told"), [("\U0001f389", True), ("apple", False)])
+def test_texts_that_the_tokenizer_cannot_read_are_named(flags, tmp_path, encoder_folder, caplog, sign, is_told):
+    rows = [{"text": f"dog {sign} {sign}", "labels": [f"is {i % 2}"]} for i in range(8)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = ["--train_file", str(tmp_path / "train.jsonl"), "--output_dir", str(tmp_path / "run")]
+    main([*files, "--encoder", "none", "--tokenizer", encoder_folder, "--use_cpu", "true"])
+    assert ("67 % of the tokens of the training texts are unknown to the tokenizer" in caplog.text) == is_told
 
 
 def test_tokenizers_of_experts_read_any_length(encoder_free):

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from close_rankings import assert_best
@@ -60,7 +61,7 @@ def test_nothing_is_left_without_a_folder(rows, encoder_folder, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     texts, labels = [row["text"] for row in rows[:16]], [tuple(row["labels"]) for row in rows[:16]]
     before = random.getstate()[1], torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
-    tag = glocal_xml.fit(texts, labels, encoder=encoder_folder, num_train_epochs=1, model_config={"mlp_size": 8})
+    tag = glocal_xml.fit(texts, labels, encoder=Path(encoder_folder), num_train_epochs=1, model_config={"mlp_size": 8})
     assert len(tag(texts[0], top_k=3)) == 3
     assert tag.model.config.mlp_size == 8 and tag.model.config.label_bias
     assert list(tmp_path.iterdir()) == []
@@ -79,7 +80,12 @@ SLIPS = {
     "lengths differ": ((["a", "b"], [["x"]]), {}, "2 texts, but 1 lists"),
     "one text": (("a", ["x"]), {}, "got one string"),
     "a string for a list": ((["a", "b"], [["x"], "y"]), {}, r"labels\[1\]` is 'y'; give a list, such as \['y'\]"),
-    "no list": ((["a"], [None]), {}, r"labels\[0\]"),
+    "no list": ((["a"], [None]), {}, r"labels\[0\]` is None; give a list of its labels, or leave the text out"),
+    "missing list": ((["a"], [float("nan")]), {}, "leave the text out"),
+    "several in a string": ((["a"], ["x;y"]), {}, r"split it where it holds several: `labels.split\(';'\)`"),
+    "a list as a string": ((["a"], ["['x', 'y']"]), {}, "ast.literal_eval"),
+    "a list of such strings": ((["a"], [["['x', 'y']"]]), {}, "ast.literal_eval"),
+    "a table": ((["a"], pd.DataFrame({"x": [1], "y": [0]})), {}, r"a table with the columns \['x', 'y'\]"),
     "no text": ((["a", None], [["x"], ["y"]]), {}, r"texts\[1\]"),
     "missing value": ((["a", "b"], [["x"], ["y", None]]), {}, r"labels\[1\]` holds None"),
     "number that is none": ((["a"], [[float("nan")]]), {}, r"labels\[0\]` holds nan"),
@@ -90,6 +96,9 @@ SLIPS = {
     "no labels at all": ((["a", "b"], [[], []]), {}, "None of the 2 texts"),
     "a text without labels": ((["a", "b"], [["x"], []]), {}, "no labels"),
     "unknown option": ((["a"], [["x"]]), {"epochs": 3}, "Unknown options epochs"),
+    "a number as a string": ((["a"], [["x"]]), {"num_train_epochs": "3"}, "num_train_epochs` must be a number, got"),
+    "a truth value as a string": ((["a"], [["x"]]), {"refit_experts": "no"}, "refit_experts` must be a truth value"),
+    "no encoder": ((["a"], [["x"]]), {"encoder": False}, "`encoder` must be a folder, a Hub id"),
     "unknown family": ((["a"], [["x"]]), {"model_type": "bert"}, "model_type"),
 }
 
@@ -98,4 +107,4 @@ SLIPS = {
 def test_slips_are_named(slip, encoder_folder):
     inputs, options, message = SLIPS[slip]
     with pytest.raises(ValueError, match=message):
-        glocal_xml.fit(*inputs, encoder=encoder_folder, **options)
+        glocal_xml.fit(*inputs, **{"encoder": encoder_folder, **options})
