@@ -139,11 +139,12 @@ def _add_unseen(label_space: LabelSpace, labels: set[str], part: str) -> None:
     known = [*label_space.names, *label_space.unseen]
     if not (unseen := label_space.add_unseen([list(labels)])):
         return
-    more = f"; these are most of its {len(labels)} labels: write them as in training, or set label_delimiter"
-    logger.warning(
-        "%d labels of the %s part have no training text, such as %s%s",
-        *(len(unseen), part, unseen[:5], more if 2 * len(unseen) > len(labels) else ""),
-    )
+    logger.warning("%d labels of the %s part have no training text, such as %s", len(unseen), part, unseen[:5])
+    if 2 * len(unseen) > len(labels):
+        logger.warning(
+            "These are most of the %d labels of the %s part: write them as in training, or set label_delimiter",
+            *(len(labels), part),
+        )
     warn_of_names([*known, *unseen], known)
 
 

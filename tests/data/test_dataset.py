@@ -151,7 +151,7 @@ def test_labels_of_test_texts_that_are_spelled_or_separated_otherwise_are_named(
     caplog.clear()
     write(test, [{"text": "a", "labels": ["red fruit", "blue air"]}])
     load_xmtc_dataset({"test": test}, label_space=space)
-    assert "these are most of its 2 labels: write them as in training" in caplog.text
+    assert "most of the 2 labels of the test part: write them as in training" in caplog.text
     # What the model has been told is not told again.
     assert "several ways" not in caplog.text
 
