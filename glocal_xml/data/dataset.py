@@ -172,13 +172,13 @@ def warn_of_names(names: list[str], known: Iterable[str] = ()) -> None:
             "The only labels are 0 and 1: where they are rows of a matrix with a column for each label, give the "
             "names of the labels that are 1 instead"
         )
-    spellings: dict[str, list[str]] = {}
+    known, spellings = set(known), dict[str, list[str]]()
     for name in names:
         spellings.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
-    missing = sorted(_MISSING & (set(names) - set(known)))
+    missing = sorted(_MISSING & (set(names) - known))
     if missing:
         logger.warning("pandas writes %s for missing values: remove such labels if they are none", missing)
-    several = [found for found in spellings.values() if len(found) > 1 and not set(known).issuperset(found)]
+    several = [found for found in spellings.values() if len(found) > 1 and not known.issuperset(found)]
     if several:
         logger.warning(
             "%d labels are written in several ways that differ in case, spaces or Unicode form alone, such as %s: "

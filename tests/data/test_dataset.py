@@ -19,6 +19,7 @@ from glocal_xml.data import (
     split_validation,
     tokenize,
 )
+from glocal_xml.data.dataset import warn_of_names
 
 TRAIN = [{"text": "red apple", "labels": ["fruit", "red"]}, {"text": "green apple", "labels": ["fruit"]}]
 TEST = [{"text": "blue sky", "labels": ["blue", "air"]}, {"text": "red plum", "labels": ["red", "fruit"]}]
@@ -141,6 +142,12 @@ def test_labels_that_are_the_same_but_for_their_spelling_are_named(tmp_path, cap
     rows = [{"text": "a", "labels": ["Caf\u00e9", "cafe\u0301", "tea"]}]
     assert len(load_xmtc_dataset({"train": write(tmp_path / "a.jsonl", rows)})[1].names) == 3
     assert r"1 labels are written in several ways" in caplog.text and r"'Caf\xe9' and 'cafe\u0301'" in caplog.text
+
+
+def test_known_labels_are_looked_through_once(caplog):
+    names = ["a", "A", "b", "B", "nan"]
+    warn_of_names(names, iter(names))
+    assert not caplog.text
 
 
 def test_labels_of_test_texts_that_are_spelled_or_separated_otherwise_are_named(files, tmp_path, caplog):
