@@ -64,7 +64,7 @@ def load_xmtc_dataset(
         source = _source(name, files[name], streaming, bad_rows, reader_options)
         if given is None:
             known = () if label_space is None else set(label_space.names)
-            guessed = guess_label_delimiter(source.label_strings(), name, known, earlier)
+            guessed = guess_label_delimiter(source.written_labels(), name, known, earlier)
             earlier = earlier or guessed
             source = _source(name, files[name], streaming, bad_rows, {**reader_options, "label_delimiter": guessed})
         sources[name] = source

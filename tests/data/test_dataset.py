@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import os
+from collections import Counter
 
 import datasets
 import pytest
@@ -148,6 +149,20 @@ def test_known_labels_are_looked_through_once(caplog):
     names = ["a", "A", "b", "B", "nan"]
     warn_of_names(names, iter(names))
     assert not caplog.text
+
+
+def test_a_stream_is_not_read_to_its_end_in_search_of_a_delimiter():
+    read = Counter()
+
+    def rows(part):
+        for _ in range(2500):
+            read[part] += 1
+            yield {"text": "a", "labels": ["red", "fruit"]}
+
+    parts = {name: IterableDataset.from_generator(rows, gen_kwargs={"part": name}) for name in ("train", "test")}
+    load_xmtc_dataset(parts, streaming=True)
+    # Whole for the labels, and before that what may tell a delimiter.
+    assert max(read.values()) < 2 * 2500
 
 
 def test_labels_of_test_texts_that_are_spelled_or_separated_otherwise_are_named(files, tmp_path, caplog):
