@@ -97,6 +97,8 @@ SLIPS = {
     "a text without labels": ((["a", "b"], [["x"], []]), {}, "no labels"),
     "unknown option": ((["a"], [["x"]]), {"epochs": 3}, "Unknown options epochs"),
     "a number as a string": ((["a"], [["x"]]), {"num_train_epochs": "3"}, "num_train_epochs` must be a number, got"),
+    "minutes as a string": ((["a"], [["x"]]), {"minutes": "5"}, "minutes` must be a number"),
+    "a share as a string": ((["a"], [["x"]]), {"validation_size": "0.1"}, "validation_size` must be a number"),
     "a truth value as a string": ((["a"], [["x"]]), {"refit_experts": "no"}, "refit_experts` must be a truth value"),
     "no encoder": ((["a"], [["x"]]), {"encoder": False}, "`encoder` must be a folder, a Hub id"),
     "unknown family": ((["a"], [["x"]]), {"model_type": "bert"}, "model_type"),
