@@ -154,9 +154,18 @@ def _warn_of_joined_names(label_space: LabelSpace) -> None:
     if sum(label_space.counts) > label_space.num_texts:
         return
     for separator in _JOINED_BY:
-        parts = {part.strip() for name in names for part in name.split(separator)} - {""}
         joined = [name for name in names if separator in name]
-        if len(parts) < len(names) < 2 * len(joined):
+        if len(names) >= 2 * len(joined):
+            continue
+        places: dict[str, list[int]] = {}
+        for name in names:
+            for place, part in enumerate(name.split(separator)):
+                places.setdefault(part.strip(), []).append(place)
+        parts = places.keys() - {""}
+        # In paths and phrases, such as "home/lamps/new" and "red car", hardly a part changes its place.
+        repeated = [set(places[part]) for part in parts if len(places[part]) > 1]
+        changing = sum(len(found) > 1 for found in repeated)
+        if len(parts) < len(names) and 4 * changing >= len(repeated):
             logger.warning(
                 "No text has more than one label, and %r separates %d different names in these %d labels, such as %r: "
                 "set label_delimiter, or give lists of names, if a text has several",

@@ -192,6 +192,8 @@ def test_labels_that_look_like_several_in_one_string_are_named(tmp_path, caplog,
         [["machine learning"], ["a/b"], ["a/c"], ["c;d"]],
         [["a b", "b a"], ["a", "b"]],
         [["c"], ["c+"], ["c++"], ["d"], ["e"]],
+        [[f"{color} {thing}"] for color in ("red", "blue", "green") for thing in ("car", "bike", "bus")],
+        [[f"{room}/{thing}/{state}"] for room in "abc" for thing in "def" for state in ("new", "used")],
     ):
         load_xmtc_dataset({"train": Dataset.from_dict({"text": ["a"] * len(other), "labels": other})})
     assert "different names" not in caplog.text
