@@ -13,6 +13,7 @@ from transformers import pipeline
 
 import glocal_xml
 from glocal_xml.data import LabelSpace
+from glocal_xml.experts import remember
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +111,15 @@ def test_slips_are_named(slip, encoder_folder):
     inputs, options, message = SLIPS[slip]
     with pytest.raises(ValueError, match=message):
         glocal_xml.fit(*inputs, **{"encoder": encoder_folder, **options})
+
+
+def test_a_blend_that_stays_keeps_its_frequencies(tmp_path):
+    texts, labels = [f"red apple {i}" if i % 2 else f"blue sky {i}" for i in range(40)], [["air"], ["fruit"]] * 20
+    tag = glocal_xml.fit(texts, labels, encoder=None, metrics_at=[1])
+    # Labels become more frequent, but the blend goes on with what it was fitted with.
+    more = ([f"green pear {i}" for i in range(30)], [["fruit"]] * 30)
+    tag.label_space = remember(tag.model, tag.label_space, tag.tokenizer, *more)
+    tag.save_pretrained(tmp_path / "first")
+    further = glocal_xml.fit(["a lemon", "a lime"], [["fruit"]] * 2, model=tmp_path / "first", metrics_at=[1])
+    assert further.model.config.blend == tag.model.config.blend
+    assert torch.equal(further.model.log_frequencies, tag.model.log_frequencies)
