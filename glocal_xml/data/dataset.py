@@ -64,7 +64,7 @@ def load_xmtc_dataset(
         source = _source(name, files[name], streaming, bad_rows, reader_options)
         if given is None:
             known = () if label_space is None else set(label_space.names)
-            guessed = guess_label_delimiter(source.label_strings(), name, known, earlier)
+            guessed = guess_label_delimiter(source.written_labels(), name, known, earlier)
             earlier = earlier or guessed
             source = _source(name, files[name], streaming, bad_rows, {**reader_options, "label_delimiter": guessed})
         sources[name] = source
@@ -154,9 +154,18 @@ def _warn_of_joined_names(label_space: LabelSpace) -> None:
     if sum(label_space.counts) > label_space.num_texts:
         return
     for separator in _JOINED_BY:
-        parts = {part.strip() for name in names for part in name.split(separator)} - {""}
         joined = [name for name in names if separator in name]
-        if len(parts) < len(names) < 2 * len(joined):
+        if len(names) >= 2 * len(joined):
+            continue
+        places: dict[str, list[int]] = {}
+        for name in names:
+            for place, part in enumerate(name.split(separator)):
+                places.setdefault(part.strip(), []).append(place)
+        parts = places.keys() - {""}
+        # In paths and phrases, such as "home/lamps/new" and "red car", hardly a part changes its place.
+        repeated = [set(places[part]) for part in parts if len(places[part]) > 1]
+        changing = sum(len(found) > 1 for found in repeated)
+        if len(parts) < len(names) and 4 * changing >= len(repeated):
             logger.warning(
                 "No text has more than one label, and %r separates %d different names in these %d labels, such as %r: "
                 "set label_delimiter, or give lists of names, if a text has several",
@@ -172,13 +181,13 @@ def warn_of_names(names: list[str], known: Iterable[str] = ()) -> None:
             "The only labels are 0 and 1: where they are rows of a matrix with a column for each label, give the "
             "names of the labels that are 1 instead"
         )
-    spellings: dict[str, list[str]] = {}
+    known, spellings = set(known), dict[str, list[str]]()
     for name in names:
         spellings.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
-    missing = sorted(_MISSING & (set(names) - set(known)))
+    missing = sorted(_MISSING & (set(names) - known))
     if missing:
         logger.warning("pandas writes %s for missing values: remove such labels if they are none", missing)
-    several = [found for found in spellings.values() if len(found) > 1 and not set(known).issuperset(found)]
+    several = [found for found in spellings.values() if len(found) > 1 and not known.issuperset(found)]
     if several:
         logger.warning(
             "%d labels are written in several ways that differ in case, spaces or Unicode form alone, such as %s: "

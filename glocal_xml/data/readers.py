@@ -74,20 +74,20 @@ def read_rows(
     return valid_rows(path, pairs, delimiter, allow_no_labels, bad_rows)
 
 
-def read_label_strings(
+def read_written_labels(
     path: str | os.PathLike,
     *,
     file_format: str | None = None,
     text_column: str = "text",
     labels_column: str = "labels",
     **_: Any,
-) -> Iterator[str]:
-    """Yields the labels of each row of a table or of JSON lines that has them in one string, as they are written."""
+) -> Iterator[Any]:
+    """Yields the labels of each row of a table or of JSON lines that has some, as they are written."""
     path = check_file(path)
     file_format = file_format or detect_format(path, text_column=text_column, labels_column=labels_column)
     if file_format in _WITH_FIELDS:
         for _, pair in _field_pairs(path, file_format, text_column, labels_column, allow_no_labels=True):
-            if not isinstance(pair, RowProblem) and isinstance(pair[1], str):
+            if not isinstance(pair, RowProblem) and pair[1] not in (None, []):
                 yield pair[1]
 
 

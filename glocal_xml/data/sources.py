@@ -12,7 +12,7 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, IterableDataset, List, NamedSplit, Value
 
 from .label_space import LabelSpace
-from .readers import read_label_strings, read_rows, valid_rows
+from .readers import read_rows, read_written_labels, valid_rows
 from .rows import BadRows, RowProblem, converted, is_written_list
 
 logger = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ class FileSource:
     options: dict[str, Any]
     digest: str = ""
 
-    def label_strings(self) -> Iterator[str]:
-        """Yields the labels of rows that have them in one string."""
-        return read_label_strings(self.path, **self.options)
+    def written_labels(self) -> Iterator[Any]:
+        """Yields the labels of rows that have some, as they are written."""
+        return read_written_labels(self.path, **self.options)
 
     def scan(self) -> Iterator[list[str]]:
         """Yields the labels of each valid row, then logs the bad rows."""
@@ -114,10 +114,10 @@ class LoadedSource:
         self.columns = [column for column in wanted if column in known]
         self.dataset = self.dataset.with_format(None).select_columns(self.columns)
 
-    def label_strings(self) -> Iterator[str]:
-        """Yields the labels of rows that have them in one string."""
+    def written_labels(self) -> Iterator[Any]:
+        """Yields the labels of rows that have some, as they are written."""
         values = (row.get(self.reader.labels_column) for row in self.dataset)
-        return (value for value in values if isinstance(value, str))
+        return (value for value in values if value not in (None, []))
 
     def scan(self) -> Iterator[list[str]]:
         """Yields the labels of each valid row, then logs the bad rows."""
@@ -144,14 +144,16 @@ def _encode_batch(batch: dict[str, list[Any]], reader: ColumnReader, label_space
 
 
 def guess_label_delimiter(
-    label_strings: Iterable[str], name: str, known: Collection[str] = (), earlier: str | None = None
+    written_labels: Iterable[Any], name: str, known: Collection[str] = (), earlier: str | None = None
 ) -> str | None:
     """
     What separates labels: where some are known, what makes the most known ones of the strings, preferably what
     separates them in the training texts, `earlier`. Else the only delimiter that they hold; a comma where there are
     several, nothing where there is none. Warnings call the strings those of the part `name`.
     """
-    rows = [row for row in islice(label_strings, _GUESSED_ROWS) if not is_written_list(row)]
+    # Of all rows with labels: where they are lists, a stream would be read to its end in search of a string.
+    looked_at = islice(written_labels, _GUESSED_ROWS)
+    rows = [row for row in looked_at if isinstance(row, str) and not is_written_list(row)]
     counts = {delimiter: sum(delimiter in row for row in rows) for delimiter in _LABEL_DELIMITERS}
     found = [delimiter for delimiter, count in counts.items() if count]
     # Of equals the first.
@@ -180,7 +182,7 @@ def guess_label_delimiter(
 def read_known_rows(path: str | os.PathLike, known: Iterable[str], **options: Any) -> Iterator[dict[str, Any]]:
     """The rows of a file as `read_rows` gives them; labels in one string are separated as fits known ones."""
     if options.get("label_delimiter") is None:
-        options["label_delimiter"] = guess_label_delimiter(read_label_strings(path, **options), str(path), set(known))
+        options["label_delimiter"] = guess_label_delimiter(read_written_labels(path, **options), str(path), set(known))
     return read_rows(path, **options)
 
 

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from reprlib import repr as shortened
 from types import SimpleNamespace
@@ -92,9 +92,9 @@ def _rows(path: str | os.PathLike, file_format: str | None, text_column: str) ->
         header = next(lines, "")
         delimiter = "\t" if file_format == "tsv" else table_delimiter(header, text_column)
         cells = parse_cells(chain([header] if header else [], lines), delimiter)
-        names = converted([next(cells, (1, []))], lambda names: _checked_header(names, text_column))
-        [(_, header)] = good_records(name, names)
-        records = table_rows(header, cells)
+        # A pipe may bring nothing, not even a header.
+        names = converted(islice(cells, 1), lambda names: _checked_header(names, text_column))
+        records = (record for _, header in good_records(name, names) for record in table_rows(header, cells))
     for _, row in good_records(name, converted(records, lambda record: _readable(record, text_column))):
         yield row
 

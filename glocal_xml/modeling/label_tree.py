@@ -104,6 +104,7 @@ class CandidateTree(nn.Module):
         self.register_buffer("label_clusters", torch.zeros(num_labels, dtype=torch.long))
         # Fewest and most children of the nodes of each level, once they are known: asking a device takes time.
         self.family_sizes: list[tuple[int, int]] = []
+        self.register_load_state_dict_post_hook(_ask_again)
 
     def child_starts(self, level: int) -> Tensor:
         return getattr(self, f"child_starts_{level}")  # (nodes of the level + 1,)
@@ -194,6 +195,11 @@ class CandidateTree(nn.Module):
             if level > 0:
                 parents = self.parents(level - 1)
         return [log_odds_of(log_any), *result[::-1]]
+
+
+def _ask_again(tree: CandidateTree, _: Any) -> None:
+    """Another tree may have been loaded. Not a lambda, which cannot be pickled."""
+    tree.family_sizes = []
 
 
 # Candidates depend on scores; compiled models call it as it is.

@@ -65,11 +65,11 @@ def blend_of_run(
     tokenizer: PreTrainedTokenizerBase,
     f: str,
     beta: float = 1.0,
-    earlier: dict[str, Any] | None = None,
+    earlier: tuple[dict[str, Any], torch.Tensor] | None = None,
 ) -> dict[str, Any]:
     """
     Fits the blend of a model on its validation texts and gives it to the model; without such texts it is the earlier
-    one, where that still fits, or else has fixed weights.
+    one with its log frequencies, where that still fits, or else has fixed weights.
 
     Returns:
         What `results.json` tells of it, with the threshold that would be best for each branch alone.
@@ -78,7 +78,7 @@ def blend_of_run(
     if "validation" not in texts:
         what = "its weights are fixed ones" if earlier is None else "it stays as it was"
         logger.warning("No texts are held out to fit the blend on: %s.", what)
-        blend = earlier or fixed_blend(model.branch_names, f, beta)
+        blend, frequencies = earlier or (fixed_blend(model.branch_names, f, beta), frequencies)
         model.set_blend(blend, frequencies)
         return blend
     model.set_blend(None, None)

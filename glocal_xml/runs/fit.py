@@ -78,7 +78,7 @@ def fit(
     files = sorted({"train_file", "dataset_name", "streaming"} & set(options))
     if files:
         raise ValueError(f"The texts are given, so leave out {', '.join(files)}; `glocal-xml train` reads files.")
-    _check_types(options)
+    _check_types({**options, "minutes": minutes, "validation_size": validation_size})
     if not isinstance(encoder, str | os.PathLike | None):
         raise ValueError(f"`encoder` must be a folder, a Hub id, a short name or None, got {encoder!r}.")
     settings = {

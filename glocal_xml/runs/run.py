@@ -118,7 +118,7 @@ def run(
     if not training and not data_args.streaming:
         warn_of_known_texts(model, texts)
     experts = RunExperts(model_args, data_args, args, texts, label_space, tokenizer)
-    blend = model.config.blend
+    blend = None if model.config.blend is None else (model.config.blend, model.log_frequencies)
     if training:
         # Of a trained model it would be that of other weights.
         model.set_blend(None, None)

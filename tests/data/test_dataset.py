@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import os
+from collections import Counter
 
 import datasets
 import pytest
@@ -19,6 +20,7 @@ from glocal_xml.data import (
     split_validation,
     tokenize,
 )
+from glocal_xml.data.dataset import warn_of_names
 
 TRAIN = [{"text": "red apple", "labels": ["fruit", "red"]}, {"text": "green apple", "labels": ["fruit"]}]
 TEST = [{"text": "blue sky", "labels": ["blue", "air"]}, {"text": "red plum", "labels": ["red", "fruit"]}]
@@ -143,6 +145,26 @@ def test_labels_that_are_the_same_but_for_their_spelling_are_named(tmp_path, cap
     assert r"1 labels are written in several ways" in caplog.text and r"'Caf\xe9' and 'cafe\u0301'" in caplog.text
 
 
+def test_known_labels_are_looked_through_once(caplog):
+    names = ["a", "A", "b", "B", "nan"]
+    warn_of_names(names, iter(names))
+    assert not caplog.text
+
+
+def test_a_stream_is_not_read_to_its_end_in_search_of_a_delimiter():
+    read = Counter()
+
+    def rows(part):
+        for _ in range(2500):
+            read[part] += 1
+            yield {"text": "a", "labels": ["red", "fruit"]}
+
+    parts = {name: IterableDataset.from_generator(rows, gen_kwargs={"part": name}) for name in ("train", "test")}
+    load_xmtc_dataset(parts, streaming=True)
+    # Whole for the labels, and before that what may tell a delimiter.
+    assert max(read.values()) < 2 * 2500
+
+
 def test_labels_of_test_texts_that_are_spelled_or_separated_otherwise_are_named(files, tmp_path, caplog):
     test = write(tmp_path / "other.jsonl", [{"text": "a", "labels": ["Red", "fruit"]}])
     _, space = load_xmtc_dataset({"train": files["train"], "test": test})
@@ -170,6 +192,8 @@ def test_labels_that_look_like_several_in_one_string_are_named(tmp_path, caplog,
         [["machine learning"], ["a/b"], ["a/c"], ["c;d"]],
         [["a b", "b a"], ["a", "b"]],
         [["c"], ["c+"], ["c++"], ["d"], ["e"]],
+        [[f"{color} {thing}"] for color in ("red", "blue", "green") for thing in ("car", "bike", "bus")],
+        [[f"{room}/{thing}/{state}"] for room in "abc" for thing in "def" for state in ("new", "used")],
     ):
         load_xmtc_dataset({"train": Dataset.from_dict({"text": ["a"] * len(other), "labels": other})})
     assert "different names" not in caplog.text

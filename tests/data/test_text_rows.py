@@ -71,8 +71,9 @@ def test_standard_input_is_looked_at_once(standard_input):
     assert [row["text"] for row in read_text_rows("-")] == ["", "a", "b"]
     standard_input(b"title\tkind\nx\ty\n")
     assert list(read_text_rows("-", file_format="tsv", text_column="title")) == [{"title": "x", "kind": "y"}]
-    standard_input(b"")
-    assert list(read_text_rows("-")) == []
+    for file_format in (None, "jsonl", "csv", "tsv"):
+        standard_input(b"")
+        assert list(read_text_rows("-", file_format=file_format)) == []
 
 
 def test_a_named_pipe_is_read(tmp_path):

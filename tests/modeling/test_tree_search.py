@@ -323,6 +323,16 @@ def test_label_bias_starts_at_the_log_odds_of_each_label(scoring):
     torch.testing.assert_close(logits, odds.double().expand(3, -1), rtol=1e-5, atol=1e-5)
 
 
+def test_the_weights_of_another_tree_bring_it_along():
+    trees = []
+    for starts in ([0, 3, 6], [0, 1, 6]):
+        trees.append(CandidateTree(6, [2]))
+        trees[-1].set_tree([torch.tensor(starts)], torch.arange(6))
+    trees[0].load_state_dict(trees[1].state_dict())
+    trees[0].check()
+    assert trees[0].family_sizes == trees[1].family_sizes == [(1, 5)]
+
+
 def test_errors_say_what_to_do():
     with pytest.raises(StrictDataclassError, match="must grow from the top"):
         GlocalXMLConfig(encoder=ENCODER_CONFIGS["bert"](), num_labels=10, tree_levels=[8, 4])

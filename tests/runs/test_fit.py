@@ -13,6 +13,7 @@ from transformers import pipeline
 
 import glocal_xml
 from glocal_xml.data import LabelSpace
+from glocal_xml.experts import remember
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,8 @@ SLIPS = {
     "a text without labels": ((["a", "b"], [["x"], []]), {}, "no labels"),
     "unknown option": ((["a"], [["x"]]), {"epochs": 3}, "Unknown options epochs"),
     "a number as a string": ((["a"], [["x"]]), {"num_train_epochs": "3"}, "num_train_epochs` must be a number, got"),
+    "minutes as a string": ((["a"], [["x"]]), {"minutes": "5"}, "minutes` must be a number"),
+    "a share as a string": ((["a"], [["x"]]), {"validation_size": "0.1"}, "validation_size` must be a number"),
     "a truth value as a string": ((["a"], [["x"]]), {"refit_experts": "no"}, "refit_experts` must be a truth value"),
     "no encoder": ((["a"], [["x"]]), {"encoder": False}, "`encoder` must be a folder, a Hub id"),
     "unknown family": ((["a"], [["x"]]), {"model_type": "bert"}, "model_type"),
@@ -108,3 +111,15 @@ def test_slips_are_named(slip, encoder_folder):
     inputs, options, message = SLIPS[slip]
     with pytest.raises(ValueError, match=message):
         glocal_xml.fit(*inputs, **{"encoder": encoder_folder, **options})
+
+
+def test_a_blend_that_stays_keeps_its_frequencies(tmp_path):
+    texts, labels = [f"red apple {i}" if i % 2 else f"blue sky {i}" for i in range(40)], [["air"], ["fruit"]] * 20
+    tag = glocal_xml.fit(texts, labels, encoder=None, metrics_at=[1])
+    # Labels become more frequent, but the blend goes on with what it was fitted with.
+    more = ([f"green pear {i}" for i in range(30)], [["fruit"]] * 30)
+    tag.label_space = remember(tag.model, tag.label_space, tag.tokenizer, *more)
+    tag.save_pretrained(tmp_path / "first")
+    further = glocal_xml.fit(["a lemon", "a lime"], [["fruit"]] * 2, model=tmp_path / "first", metrics_at=[1])
+    assert further.model.config.blend == tag.model.config.blend
+    assert torch.equal(further.model.log_frequencies, tag.model.log_frequencies)
