@@ -4,12 +4,11 @@ import copy
 import itertools
 import json
 import pickle
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
+import warm_process
 from huggingface_hub.errors import StrictDataclassError
 from plain_adaptive_clusters import plain_clusters_loss
 from plain_candidates import make_tree, plain_candidate_loss
@@ -453,9 +452,7 @@ def test_loads_as_remote_code_without_the_package(family, tmp_path):
     train_word_tokenizer([" ".join(WORDS)], min_texts=1).save_pretrained(tmp_path / "model")
     batch = make_batch(model)
     payload = json.dumps([str(tmp_path / "model"), {name: value.tolist() for name, value in batch.items()}])
-    process = subprocess.run(
-        [sys.executable, "-c", REMOTE], input=payload, capture_output=True, text=True, cwd=tmp_path
-    )
+    process = warm_process.run(REMOTE, input=payload, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     logits, names, labels = json.loads(process.stdout.splitlines()[-1])
     torch.testing.assert_close(torch.tensor(logits), model(**batch).logits)

@@ -1,17 +1,15 @@
 """`make torture`, `make fuzz` and `make load` in a short form, each in a process of its own."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm_process
 
 FOLDER = Path(__file__).parents[2] / "reliability"
 
 
 def run(script, *arguments):
-    command = [sys.executable, "-W", "ignore", str(FOLDER / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=FOLDER.parent)
+    done = warm_process.run(FOLDER / script, arguments, cwd=FOLDER.parent)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-3000:]
     return done.stdout
 
