@@ -16,7 +16,8 @@ def run(script, *arguments):
 
 def test_killed_runs_end_with_the_same_weights():
     kinds = ["Trainer, dense", "own loop, experts and blend"]
-    output = run("torture.py", "--kills", "4", "--seed", "3", "--kinds", *kinds, "--kills-only")
+    # With this seed both are killed with a checkpoint whose optimiser matters for the weights in the end.
+    output = run("torture.py", "--kills", "4", "--seed", "10", "--kinds", *kinds, "--kills-only")
     assert "final weights are those of the undisturbed run, bit by bit" in output
 
 
