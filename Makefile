@@ -32,7 +32,7 @@ test: $(VENV)/.installed  ## Run all tests but the slow ones
 test-plain-kernels: $(VENV)/.installed  ## Run the tests that compare numbers without vector instructions
 	ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest $(NUMERIC_TESTS)
 
-test-slow: $(VENV)/.installed  ## Run the tests with real weights and real data
+test-slow: $(VENV)/.installed  ## Run the tests with real weights, real data and a browser
 	$(BIN)/python -m pytest -m slow
 
 coverage: $(VENV)/.installed  ## Run the same tests and report which lines they reach

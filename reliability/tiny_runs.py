@@ -1,6 +1,7 @@
 """Tiny training runs in forked processes: one costs what it computes, and not the seconds of its imports."""
 
 import faulthandler
+import gc
 import json
 import os
 import random
@@ -25,6 +26,8 @@ from safetensors.torch import load_file
 from tqdm import tqdm
 from transformers import AutoModel, BertConfig, BertTokenizerFast
 
+# What takes seconds to import, and commands import when they begin: here before processes are forked.
+import glocal_xml.runs  # noqa: F401
 from glocal_xml.cli import main as command
 
 # That of tqdm is shared with forked processes: one that is killed while it holds it would stop all that follow.
@@ -128,6 +131,8 @@ class Workshop:
             *("--per_device_eval_batch_size=1", "--num_train_epochs=3", "--learning_rate=1e-2", "--logging_steps=1"),
             *("--disable_tqdm=false", "--save_total_limit=2", "--encoder_dropout=true"),
         ]
+        # Or every process would go through all that is imported, and copy it, when it collects garbage.
+        gc.freeze()
 
     def _write(self, name: str, numbers: range) -> None:
         rows = []

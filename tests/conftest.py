@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -22,10 +23,19 @@ hypothesis.settings.load_profile("project")
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def collect_no_modules():
-    """A run collects garbage when it ends, which takes seconds over all that was imported by now."""
-    gc.freeze()
+@pytest.fixture(scope="session")
+def modules_left_alone():
+    """How many modules were imported when garbage collection was last told to leave them alone."""
+    return [0]
+
+
+@pytest.fixture(autouse=True)
+def collect_no_modules(modules_left_alone):
+    """A run collects garbage when it ends, which takes long over all that was imported by now."""
+    if len(sys.modules) > modules_left_alone[0] + 50:
+        gc.collect()
+        gc.freeze()
+        modules_left_alone[0] = len(sys.modules)
 
 
 @pytest.fixture(autouse=True)

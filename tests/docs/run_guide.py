@@ -1,15 +1,22 @@
 """
 Runs the snippets of a Markdown file one after the other in the current folder: `python run_guide.py GUIDE.md`.
 
+Without a file it reads lines with a guide and a folder each, and prints how each ended. Every guide has a process of
+its own, forked when all that takes seconds is imported.
+
 Blocks marked `python` share their names, as in a notebook. Of blocks marked `bash`, plain `glocal-xml` commands run in
 this process, which saves their start; whatever needs a shell runs in one. Other blocks are data or output. What
 installs the package, or takes minutes by design, is not for a test of snippets: `SKIPPED`.
 """
 
+import gc
+import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 from glocal_xml.cli import main
@@ -51,8 +58,8 @@ def run_command(command: str) -> None:
         raise SystemExit(f"exit code {code}: {command}")
 
 
-if __name__ == "__main__":
-    guide = Path(sys.argv[1])
+def run_guide(guide: Path) -> None:
+    """Runs all snippets of a guide."""
     names: dict = {"__name__": "__main__"}
     for language, code, line in snippets(guide):
         print(f"--- {guide.name}, line {line}", flush=True)
@@ -63,3 +70,35 @@ if __name__ == "__main__":
             for command in commands(code):
                 print(f"$ {command}", flush=True)
                 run_command(command)
+
+
+def run_forked(guide: str, folder: str) -> int:
+    """Runs a guide in a process and folder of its own, with `guide.log` for what it prints; returns its exit code."""
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 1
+    try:
+        os.chdir(folder)
+        log = os.open("guide.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        run_guide(Path(guide))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        run_guide(Path(sys.argv[1]))
+    else:
+        import glocal_xml.runs  # noqa: F401
+
+        # Processes would go through all that is imported, and copy it, when they collect garbage.
+        gc.freeze()
+        for line in sys.stdin:
+            print(run_forked(*json.loads(line)), flush=True)

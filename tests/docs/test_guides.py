@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -109,28 +110,50 @@ def tiny_minilm(tmp_path_factory):
     [pytest.param(guide, marks=pytest.mark.slow if guide.stem in LONG_GUIDES else ()) for guide in RUNNABLE],
     ids=lambda path: path.stem,
 )
-def test_every_snippet_runs(guide, workplace, tiny_minilm):
-    run_guide(guide, workplace, f"{tiny_minilm}{os.pathsep}{ROOT}")
+def test_every_snippet_runs(guide, workplace, tiny_runner):
+    tiny_runner(guide, workplace)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", RUNNABLE, ids=lambda path: path.stem)
-def test_every_snippet_runs_with_real_weights(guide, workplace):
-    run_guide(guide, workplace, str(ROOT))
+def test_every_snippet_runs_with_real_weights(guide, workplace, real_runner):
+    real_runner(guide, workplace)
 
 
-def run_guide(guide, workplace, python_path):
+@pytest.fixture(scope="module")
+def tiny_runner(tiny_minilm, tmp_path_factory):
+    """Runs guides with the tiny encoder."""
+    with runner(f"{tiny_minilm}{os.pathsep}{ROOT}", tmp_path_factory.mktemp("home")) as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def real_runner(tmp_path_factory):
+    """Runs guides with the real one."""
+    with runner(str(ROOT), tmp_path_factory.mktemp("home")) as run:
+        yield run
+
+
+@contextmanager
+def runner(python_path, home):
+    """A function that runs a guide in a folder; all guides share the imports of one process."""
     # One guide publishes: to a Hub on this machine.
-    with HubServer({"hf_writer0": ("user", True)}) as hub:
-        process = run_snippets(guide, workplace, python_path, hub.url)
-    assert process.returncode == 0, f"{process.stdout[-3000:]}\n{process.stderr[-3000:]}"
+    with HubServer({"hf_writer0": ("user", True)}) as hub, start_runner(python_path, home, hub.url) as process:
+
+        def run(guide, folder):
+            process.stdin.write(json.dumps([str(guide), str(folder)]) + "\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "0\n", (folder / "guide.log").read_text(errors="replace")[-6000:]
+
+        yield run
+        process.stdin.close()
 
 
-def run_snippets(guide, workplace, python_path, endpoint):
+def start_runner(python_path, home, endpoint):
     environment = {
         **os.environ,
         "HF_ENDPOINT": endpoint,
-        "HF_HOME": str(workplace / "home"),
+        "HF_HOME": str(home),
         "HF_HUB_OFFLINE": "0",
         "HF_HUB_DISABLE_XET": "1",
         "HF_TOKEN": "hf_writer0",
@@ -140,13 +163,8 @@ def run_snippets(guide, workplace, python_path, endpoint):
         "OMP_NUM_THREADS": "1",
         "MPLBACKEND": "Agg",
     }
-    return subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "run_guide.py"), str(guide)],
-        cwd=workplace,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, str(Path(__file__).parent / "run_guide.py")]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)

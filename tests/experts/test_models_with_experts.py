@@ -1,11 +1,10 @@
 """Every family with experts and a blend, and the model without an encoder: the contract of all models holds."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
+import warm_process
 from expert_models import (
     FAMILY_CASES,
     MODELS,
@@ -304,9 +303,7 @@ def test_loads_as_remote_code_without_the_package(case, tmp_path):
     model, inputs = make_model(case), make_inputs()
     folder = saved_with_tokenizer(model, tmp_path / "model")
     payload = json.dumps([folder, {name: values.tolist() for name, values in inputs.items()}])
-    process = subprocess.run(
-        [sys.executable, "-c", REMOTE], input=payload, capture_output=True, text=True, cwd=tmp_path
-    )
+    process = warm_process.run(REMOTE, input=payload, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     scores, labels = json.loads(process.stdout.splitlines()[-1])
     assert_same_scores(all_scores(model, inputs), {name: torch.tensor(values) for name, values in scores.items()})

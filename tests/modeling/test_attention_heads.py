@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+import warm_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_label_attention import plain_attention_logits, plain_evidence_logits, plain_loss
@@ -398,7 +399,7 @@ def _parallel_step(rank, folder):
 
 @pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
-    torch.multiprocessing.spawn(_parallel_step, (str(tmp_path),), nprocs=2)
+    warm_process.run_function(_parallel_step, (str(tmp_path),), number=2)
     torch.manual_seed(0)
     head, hidden_states, mask, labels = make(texts=4)
     expected = gradients(2 * fused(head, hidden_states, mask, labels), head, hidden_states)

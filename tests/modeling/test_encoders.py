@@ -3,11 +3,10 @@
 import copy
 import json
 import logging
-import subprocess
-import sys
 
 import pytest
 import torch
+import warm_process
 from tiny_encoders import ENCODER_CONFIGS, FURTHER_ENCODER_CONFIGS
 from transformers import (
     AutoModel,
@@ -351,9 +350,7 @@ def test_t5_loads_as_remote_code_without_the_package(tmp_path):
     model = start("t5", document_pooling="mean")
     model.save_pretrained(tmp_path / "model")
     payload = json.dumps([str(tmp_path / "model"), TEXTS.tolist()])
-    process = subprocess.run(
-        [sys.executable, "-c", REMOTE], input=payload, capture_output=True, text=True, cwd=tmp_path
-    )
+    process = warm_process.run(REMOTE, input=payload, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     logits, pooling, error = json.loads(process.stdout.splitlines()[-1])
     torch.testing.assert_close(torch.tensor(logits), model(TEXTS).logits)

@@ -4,12 +4,11 @@ import copy
 import itertools
 import json
 import pickle
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
+import warm_process
 from huggingface_hub.errors import StrictDataclassError
 from plain_adaptive_clusters import plain_clusters_loss
 from plain_candidates import make_tree, plain_candidate_loss
@@ -453,9 +452,7 @@ def test_loads_as_remote_code_without_the_package(family, tmp_path):
     train_word_tokenizer([" ".join(WORDS)], min_texts=1).save_pretrained(tmp_path / "model")
     batch = make_batch(model)
     payload = json.dumps([str(tmp_path / "model"), {name: value.tolist() for name, value in batch.items()}])
-    process = subprocess.run(
-        [sys.executable, "-c", REMOTE], input=payload, capture_output=True, text=True, cwd=tmp_path
-    )
+    process = warm_process.run(REMOTE, input=payload, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     logits, names, labels = json.loads(process.stdout.splitlines()[-1])
     torch.testing.assert_close(torch.tensor(logits), model(**batch).logits)
@@ -533,7 +530,8 @@ def share_of_labels_found(model, batch):
 def test_overfits_eight_texts(make_model):
     """On one encoder, since it takes long; models as small as these fit at one of two rates, or at both."""
     shares = []
-    for rate in (3e-3, 1e-2):
+    # The one at which they need fewer steps comes first.
+    for rate in (1e-2, 3e-3):
         model = make_model(ENCODER_CONFIGS["bert"](), fresh_heads=True, top_k=3)
         batch = make_batch(model)
         batch["labels"][0, 0] = 2
@@ -603,14 +601,18 @@ def test_half_a_million_labels(family, tmp_path):
         config.tree_levels, config.beam = [*fields["tree_levels"][:-1], 5_000], 2
     model = FAMILIES[config_class](config).eval()
     tell_about_labels(model)
-    model.set_label_names([f"a label of quite ordinary length, number {i}" for i in range(500_000)])
+    # Names are a matter of the base class, and take most of the time: once for each family.
+    has_names = family == config.model_type
+    if has_names:
+        model.set_label_names([f"a label of quite ordinary length, number {i}" for i in range(500_000)])
     model.save_pretrained(tmp_path)
     assert (tmp_path / "config.json").stat().st_size < 5_000
     started = time.perf_counter()
     AutoConfig.from_pretrained(tmp_path)
     assert time.perf_counter() - started < 2.0
     loaded = AutoModel.from_pretrained(tmp_path)
-    assert loaded.label_names[-1].endswith("499999")
+    if has_names:
+        assert loaded.label_names[-1].endswith("number 499999")
     inputs = {"input_ids": torch.tensor([[7, 8, 9], [9, 8, 7]]), "labels": torch.tensor([[499_999], [0]])}
     output = loaded(**inputs)
     assert output.logits is None, "beyond `max_logits_labels` only on request"

@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+import warm_process
 from tiny_encoders import ENCODER_CONFIGS
 from transformers import AutoModel, BertConfig
 from transformers.distributed import DistributedConfig
@@ -220,7 +221,7 @@ def two_processes(tmp_path_factory):
         if name.startswith("me_xml"):
             model.set_label_counts(torch.arange(1, NUM_LABELS + 1))
         model.save_pretrained(folder / name)
-    torch.multiprocessing.spawn(split_models, (str(folder),), nprocs=2)
+    warm_process.run_function(split_models, (str(folder),), number=2)
     return folder, [torch.load(folder / f"seen-{rank}.pt") for rank in range(2)]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm_process
 from accelerate import cpu_offload, disk_offload
 from test_families import CASES, NUM_LABELS, make_batch, tell_about_labels
 from tiny_encoders import ENCODER_CONFIGS
@@ -170,7 +171,7 @@ def two_processes(tokenizer, tmp_path_factory):
     tokenizer.save_pretrained(folder / "tokenizer")
     for case in MODELS:
         make_model(case).save_pretrained(folder / case)
-    torch.multiprocessing.spawn(sharded_models, (str(folder),), nprocs=2)
+    warm_process.run_function(sharded_models, (str(folder),), number=2)
     return [torch.load(folder / f"seen-{rank}.pt") for rank in range(2)]
 
 

@@ -1,24 +1,23 @@
 """`make torture`, `make fuzz` and `make load` in a short form, each in a process of its own."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm_process
 
 FOLDER = Path(__file__).parents[2] / "reliability"
 
 
 def run(script, *arguments):
-    command = [sys.executable, "-W", "ignore", str(FOLDER / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=FOLDER.parent)
+    done = warm_process.run(FOLDER / script, arguments, cwd=FOLDER.parent)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-3000:]
     return done.stdout
 
 
 def test_killed_runs_end_with_the_same_weights():
     kinds = ["Trainer, dense", "own loop, experts and blend"]
-    output = run("torture.py", "--kills", "4", "--seed", "3", "--kinds", *kinds, "--kills-only")
+    # With this seed both are killed with a checkpoint whose optimiser matters for the weights in the end.
+    output = run("torture.py", "--kills", "4", "--seed", "10", "--kinds", *kinds, "--kills-only")
     assert "final weights are those of the undisturbed run, bit by bit" in output
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
+import warm_process
 from close_rankings import assert_best
 from transformers import AutoModel, AutoTokenizer
 
@@ -248,13 +249,12 @@ def test_bad_rows_are_named_or_skipped(flags, tmp_path, caplog):
 TWO_PROCESSES = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
-def run_script(script, flags, launcher=(), **options):
+def run_script(script, flags, launcher):
     return subprocess.run(
         [sys.executable, *launcher, str(EXAMPLES / script), *flags],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        **options,
     )
 
 
@@ -266,7 +266,7 @@ def run_script(script, flags, launcher=(), **options):
 )
 def test_two_processes_equal_one(flags, encoder_folder, tmp_path):
     """Data parallel by torchrun, half the batch each; the same by plain `python`."""
-    one = run_script("run_xmtc.py", [*flags, *SGD])
+    one = warm_process.run(EXAMPLES / "run_xmtc.py", [*flags, *SGD])
     assert one.returncode == 0, one.stderr
     half = [*flags, *SGD, "--per_device_train_batch_size", "4", "--ddp_backend", "gloo"]
     two = run_script("run_xmtc.py", [*half, "--output_dir", str(tmp_path / "two")], TWO_PROCESSES)
@@ -279,19 +279,17 @@ def test_two_processes_equal_one(flags, encoder_folder, tmp_path):
 
 def test_an_interrupted_run_says_how_to_resume(flags, tmp_path):
     endless = [*flags, "--max_steps", "100000", "--save_strategy", "steps", "--save_steps", "10"]
-    process = subprocess.Popen(
-        [sys.executable, str(EXAMPLES / "run_xmtc.py"), *endless], stdout=subprocess.PIPE, text=True
-    )
+    process = warm_process.Process(EXAMPLES / "run_xmtc.py", endless)
     # Seconds as a rule; how many depends on what else the machine does.
     deadline = time.monotonic() + 900
-    while process.poll() is None and time.monotonic() < deadline:
+    while process.is_running() and time.monotonic() < deadline:
         if list((tmp_path / "run").glob("checkpoint-*/manifest.json")):
             break
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert "--resume_from_checkpoint last" in output and "checkpoint-" in output
+    ended = process.wait()
+    assert ended.returncode == 130
+    assert "--resume_from_checkpoint last" in ended.stdout and "checkpoint-" in ended.stdout
 
 
 def test_own_loop(flags, tmp_path):
@@ -307,7 +305,7 @@ def test_own_loop(flags, tmp_path):
     assert set(results["test"]) == {"blend", "global", "local", "lexical", "memory", "label frequency"}
     assert {"lexical", "memory"} == set(AutoModel.from_pretrained(tmp_path / "run").text_experts())
     assert len((tmp_path / "run" / "predictions.jsonl").read_text().splitlines()) == 16
-    refused = run_script("run_xmtc_no_trainer.py", loop)
+    refused = warm_process.run(EXAMPLES / "run_xmtc_no_trainer.py", loop)
     assert refused.returncode == 2 and "holds another run" in refused.stderr
 
 
@@ -387,7 +385,9 @@ def test_split_labels_are_refused_where_they_cannot_be(flags):
 
 
 def test_own_loop_refuses_what_it_does_not_do(flags):
-    refused = run_script("run_xmtc_no_trainer.py", [*flags, "--streaming", "true", "--max_steps", "3"])
+    refused = warm_process.run(
+        EXAMPLES / "run_xmtc_no_trainer.py", [*flags, "--streaming", "true", "--max_steps", "3"]
+    )
     assert refused.returncode == 2 and "--streaming, --max_steps" in refused.stderr
 
 

@@ -6,14 +6,14 @@ import shutil
 
 import pytest
 import torch
+import warm_process
 from test_run import (
+    EXAMPLES,
     SGD,
-    TWO_PROCESSES,
     assert_close_weights,
     assert_same_weights,
     flags,  # noqa: F401
     load_own_loop,
-    run_script,
 )
 from transformers import AutoModel
 
@@ -104,8 +104,9 @@ def test_two_processes_equal_one_with_sparse_tables(flags, encoder_folder, tmp_p
         run = [*flags, *TREE, *NARROW, *steady, "--num_train_epochs", "1"]
         load_own_loop().main(run)
     half = [*run, "--per_device_train_batch_size", "4", "--output_dir", str(tmp_path / "two")]
-    two = run_script(script, [*half, *(["--ddp_backend", "gloo"] if script == "run_xmtc.py" else [])], TWO_PROCESSES)
-    assert two.returncode == 0, two.stderr
+    half += ["--ddp_backend", "gloo"] if script == "run_xmtc.py" else []
+    for process in warm_process.run_in_several(2, EXAMPLES / script, half, ACCELERATE_USE_CPU="true"):
+        assert process.returncode == 0, process.stderr
     assert_close_weights(tmp_path / "run", tmp_path / "two", encoder_folder)
 
 
