@@ -22,7 +22,7 @@ def output_of(done):
 
 def test_killed_runs_end_with_the_same_weights():
     kinds = ["Trainer, dense", "own loop, experts and blend"]
-    # With this seed both are killed with a checkpoint whose optimiser matters for the weights in the end.
+    # With this seed the loop resumes from a state that decides about its weights in the end.
     output = run("torture.py", "--kills", "4", "--seed", "10", "--kinds", *kinds, "--kills-only")
     assert "final weights are those of the undisturbed run, bit by bit" in output
 
