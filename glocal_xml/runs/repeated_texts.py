@@ -26,7 +26,7 @@ def warn_of_repeated_texts(parts: dict[str, Any]) -> None:
         logger.warning(
             "%d of %d training texts are repeated: they count several times%s",
             *(len(train) - len(known), len(train)),
-            f"; {other} have other labels then: give each text once, with all of its labels" if other else "",
+            f"; {other} of them with other labels: give each text once, with all of its labels" if other else "",
         )
     for name in ("validation", "test"):
         texts = parts[name]["text"][:] if name in parts else []

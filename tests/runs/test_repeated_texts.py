@@ -16,7 +16,7 @@ def test_repeated_texts_are_named(caplog):
 
 def test_a_row_for_each_label_of_a_text_is_named(caplog):
     warn_of_repeated_texts({"train": part("a", "a", "a", "b", "b", labels=[[0], [1], [1, 2], [0], [0]])})
-    assert "3 of 5 training texts are repeated: they count several times; 2 have other labels then" in caplog.text
+    assert "3 of 5 training texts are repeated: they count several times; 2 of them with other labels" in caplog.text
     caplog.clear()
     warn_of_repeated_texts({"train": part("a", "a")})
     assert "other labels" not in caplog.text
