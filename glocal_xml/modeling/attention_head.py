@@ -152,22 +152,25 @@ def mlp_reader(
         logits = states.pop().squeeze(-1)
 
         def way_back(by_logits: Tensor, by_value: Tensor | None) -> None:
-            by_state = by_logits.unsqueeze(-1)
-            for state, (weight, _, by_weight, by_bias) in zip(reversed(states), reversed(layers), strict=True):
+            by_state, after = by_logits.unsqueeze(-1), logits.unsqueeze(-1)
+            for state, (weight, bias, by_weight, by_bias) in zip(reversed(states), reversed(layers), strict=True):
                 flat = by_state.flatten(0, 1)
                 if by_bias is not None:
                     by_bias += flat.sum(dim=0)
+                # The product of a state and the derivative by it; the layer is linear in the state.
+                product = ((after - bias) * by_state).sum(dim=-1)  # (texts of the block, labels of the chunk)
                 flat = flat.to(backward)
                 if by_weight is not None:
                     add_product(by_weight, flat.T, state.flatten(0, 1).to(backward))
-                by_state = (flat @ weight.to(backward)).to(state.dtype).view(state.shape).masked_fill_(state == 0, 0)
+                by_state = (flat @ weight.to(backward)).to(state.dtype).view(state.shape)
+                # 0 where the ReLU is.
+                by_state, after = by_state.mul_(state.sign()), state
             if by_value is not None:
                 add_product(by_value, weights.permute(1, 2, 0).to(backward), by_state.to(backward))
             # Derivative of the softmax: the mean of `by_weights` under the weights of a label, which it subtracts,
-            # is the product of what was read and the derivative by it.
-            mean = (states[0] * by_state).sum(dim=-1).T.unsqueeze(-1)  # (labels of the chunk, texts of the block, 1)
+            # is the product of what was read, the first state, and the derivative by it.
             by_weights = by_state.to(backward) @ value.to(backward).transpose(1, 2)  # (texts, labels, tokens)
-            buffer.copy_(by_weights.transpose(0, 1)).sub_(mean).mul_(weights)
+            buffer.copy_(by_weights.transpose(0, 1)).sub_(product.T.unsqueeze(-1)).mul_(weights)
 
         return logits, way_back
 
