@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize import minimize
 from scipy.special import expit
-from sklearn.linear_model import LogisticRegression
 
 from glocal_xml.calibration import ScoredLabels, best_threshold
 from glocal_xml.calibration.threshold import check_average
@@ -35,6 +35,7 @@ CANDIDATES = 15
 MIN_TEXTS, MIN_TRUE = 50, 50
 # Hardly any regularisation: there are a handful of weights and thousands of pairs.
 _C = 100.0
+_PRECISION = {"maxiter": 1000, "ftol": 1e-13}
 # For models with too few held-out texts: about the median of the fits on debtags, EURLEX57K and LLMs4Subjects.
 _FIXED_WEIGHTS = {"lexical": 0.7, "memory": 0.4, "dense": 0.4}
 
@@ -167,17 +168,17 @@ def fit_blend(
 
 def fitted_weights(features: dict[str, np.ndarray], frequencies: np.ndarray, is_true: np.ndarray) -> dict[str, float]:
     """The weights of [`fit_blend`] for features of `BlendPairs.features` and the log frequency of labels."""
-    weights = dict.fromkeys(features, 0.0)
-    kept = list(features)
-    while True:
-        columns = np.column_stack([*(features[name] for name in kept), frequencies])
-        regression = LogisticRegression(C=_C, max_iter=1000).fit(columns, is_true)
-        fitted = dict(zip([*kept, FREQUENCY], regression.coef_[0].tolist(), strict=True))
-        lowest = min(kept, key=fitted.get, default=None)
-        if lowest is None or fitted[lowest] >= 0:
-            break
-        kept.remove(lowest)
-    weights |= fitted | {BIAS: float(regression.intercept_[0])}
+    columns = np.column_stack([*features.values(), frequencies, np.ones(len(frequencies))])
+
+    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        """Cross-entropy with a penalty of all weights but the bias, and its gradient."""
+        logits, penalized = columns @ weights, np.append(weights[:-1], 0) / _C
+        value = np.logaddexp(0, logits).sum() - logits[is_true].sum() + weights @ penalized / 2
+        return value, columns.T @ (expit(logits) - is_true) + penalized
+
+    bounds = [(0, None)] * len(features) + [(None, None)] * 2
+    fitted = minimize(loss, np.zeros(columns.shape[1]), jac=True, bounds=bounds, options=_PRECISION)
+    weights = dict(zip([*features, FREQUENCY, BIAS], fitted.x.tolist(), strict=True))
     if LEXICAL_BEND in weights:
         # From the slope above the knot to what it is more than the one below.
         weights[LEXICAL_BEND] -= weights[LEXICAL]
