@@ -6,7 +6,8 @@ import torch
 from expert_texts import FIRST, TOKENS, texts_that_tell_labels
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_experts import plain_lexical_logits
+from plain_experts import dense_table, plain_counter_row, plain_lexical_logits
+from sklearn.svm import LinearSVC
 
 from glocal_xml.experts import ExpertTexts, choose, fit_lexical, lexical
 from glocal_xml.experts.token_rows import padded_ids
@@ -150,6 +151,21 @@ def test_texts_without_labels_and_without_tokens_are_no_obstacle():
     # Labels beyond the label space, which evaluation data may have, count for nothing.
     beyond = [[*ids, 6, 99] for ids in labels]
     assert_equal(fit_lexical(rows, beyond, 6, TOKENS, **OPTIONS)[0], expert)
+
+
+def test_more_texts_than_features_are_fitted_as_well():
+    """Rare labels of many texts, among few tokens, have the weights of an exact fit."""
+    random = np.random.default_rng(0)
+    rows = [random.integers(FIRST, TOKENS, 12).astype(np.int32) for _ in range(1500)]
+    labels = [[token - FIRST for token in set(row.tolist()) if random.random() < 0.3] for row in rows]
+    num_labels = TOKENS - FIRST
+    expert, _ = fit_lexical(rows, labels, num_labels, TOKENS, pairs=0, lead=0, **OPTIONS)
+    features = np.array([plain_counter_row(expert.counter, row.tolist()) for row in rows])
+    weights = dense_table(expert.tables[0])
+    for label in range(0, num_labels, 10):
+        exact = LinearSVC(C=1.0, dual=True, tol=1e-6, max_iter=100_000)
+        exact.fit(features, [label in ids for ids in labels])
+        np.testing.assert_allclose(weights[label], exact.coef_[0], atol=0.15)
 
 
 def test_names_of_labels_teach_and_count_for_nothing_in_rarity():
