@@ -37,7 +37,7 @@ _BRANCHING = 64
 # Weights nearer to zero change no ranking that counts, and are most of them.
 _LEAST_WEIGHT = 0.05
 # The dual solver hardly takes longer than with 0.1. The primal one, which scikit-learn prefers for more texts than
-# features, stops far from the solution with 0.1 (16,000 texts of EURLEX57K: P@3 77.5 for 78.4) and needs longer for it.
+# features, stops far from the solution with 0.1 (P@3 77.5 for 78.4 on part of EURLEX57K) and needs longer for it.
 _TOLERANCE, _MOST_ROUNDS = 0.01, 200
 _FEW_PRODUCTS = 10**7
 # Margins without anything to tell apart.
