@@ -23,6 +23,14 @@ hypothesis.settings.load_profile("project")
 torch.set_num_threads(1)
 
 
+# Folders of tests that take seconds each: begun last, one of them would keep a single process busy at the end.
+LONG_ONES = {"runs", "docs", "hub", "reliability", "estimate", "export"}
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.parent.name not in LONG_ONES)
+
+
 @pytest.fixture(scope="session")
 def modules_left_alone():
     """How many modules were imported when garbage collection was last told to leave them alone."""

@@ -31,6 +31,8 @@ _EMBEDDING, _MOST_EMBEDDING = 0.3, 0.15
 # What of the time embeddings may take where the encoder is frozen; and how many texts of a label, on average, are so
 # few that training the encoder spoils more than it gives (LLMs4Subjects, the only set of so many labels, was tried).
 _OF_FROZEN, _FEW_POSITIVES = 0.8, 20
+# A head on embeddings of so small a part of the texts still adds to experts on all of them (EURLEX57K, 42,000 texts).
+_LEAST_READ = 0.06
 # A dense memory of a smaller part of the texts is not worth its time.
 _LEAST_EMBEDDED = 0.5
 # What is kept back to fit the blend and to save the model.
@@ -80,8 +82,8 @@ def plan_time(
     )
     # Of all texts, beside what the training of the head takes.
     embedding = _EMBEDDING * len(train) / _OF_FROZEN
-    # At least half of the texts must fit; a random part of them is taken then.
-    fits = positives < _FEW_POSITIVES and embedding * per_text(choices[-1]) <= 2 * left
+    # A random part of the texts is read where there is no time for all.
+    fits = positives < _FEW_POSITIVES and _LEAST_READ * embedding * per_text(choices[-1]) <= left
     frozen = bool(args.frozen_encoder or (may_freeze(model_args, args) and fits))
     # What embeddings add to reading all texts once.
     reading = embedding if frozen else (1 + _EMBEDDING * has_dense) * len(train)
