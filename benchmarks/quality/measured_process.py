@@ -53,7 +53,7 @@ def run_measured(command: list, log: Path, *, cores: int, minutes: float | None 
     threads = dict.fromkeys(
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), str(cores)
     )
-    environment = {**os.environ, **threads, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {**os.environ, **threads, "HF_HUB_OFFLINE": "1"}
     if command[0] != sys.executable:
         # Packages of this environment would hide those of the other.
         environment.pop("PYTHONPATH", None)
