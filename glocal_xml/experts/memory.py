@@ -118,7 +118,8 @@ def forget_texts(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> int:
     total = 0
     while True:
         similarities, places = _nearest(model, rows)
-        numbers = model.memory.text_numbers.cpu().numpy()[places[similarities > _SAME_TEXT]]
+        memory: MemoryExpert = model.memory
+        numbers = memory.text_numbers.cpu().numpy()[places[similarities > _SAME_TEXT]]
         # Names of labels stay.
         removed = remove_from_memory(model, numbers[numbers >= 0])
         total += removed
