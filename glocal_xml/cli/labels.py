@@ -49,6 +49,11 @@ def main(argv: list[str]) -> None:
     edited.save_pretrained(args.output_dir)
     tokenizer.save_pretrained(args.output_dir)
     new_space.save(args.output_dir)
+    if args.add is not None and not edited.branch_heads():
+        logger.warning(
+            "Without an encoder new labels are found when the model learns texts that have them: give it some by "
+            "`glocal-xml memory --add` or `glocal-xml train --model`"
+        )
     logger.info("%d labels, before %d: %s", new_space.num_labels, label_space.num_labels, args.output_dir)
 
 

@@ -1,7 +1,8 @@
 """
 Texts that a model finds labels by (experts `memory` and `dense`) added or removed, in seconds and without training.
 Labels of added texts that the model does not have become labels of it, and are found from then on where a text is
-similar; `glocal-xml train --model` makes more of them. Without an option: how much is remembered.
+similar; `glocal-xml train --model` makes more of them. Texts that are remembered already are replaced, with their
+labels. Without an option: how much is remembered.
 
 examples:
   glocal-xml memory outputs/tags

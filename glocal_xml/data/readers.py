@@ -153,11 +153,14 @@ def _table(path: Path, file_format: str, text_column: str, labels_column: str, a
     header = [name.strip() for name in header]
     for name in (text_column,) if allow_no_labels else (text_column, labels_column):
         if name not in header:
-            raise ValueError(
-                f"{path} has no column {name!r}, only {header}, by its first line; name the right ones as "
-                "text_column and labels_column, or choose the file_format aplc_csv if the columns are an id, text and "
-                "labels"
+            remedy = (
+                "name the right ones as text_column and labels_column, or choose the file_format aplc_csv if the "
+                "columns are an id, text and labels"
             )
+            if len(header) == 1:
+                # Such as `text|labels`, or the line `sep=;` of Excel: another name would not help.
+                remedy = "begin with the names of the columns, and put commas, semicolons or tabs between cells"
+            raise ValueError(f"{path} has no column {name!r}, only {header}, by its first line; {remedy}")
         if header.count(name) > 1:
             raise ValueError(f"{path} has {header.count(name)} columns {name!r}; give each column a name of its own")
     return table_rows(header, records)

@@ -115,11 +115,17 @@ def texts_in_memory(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> n
 
 def forget_texts(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> int:
     """Removes texts, given as the ids of all of their tokens, from the memories of a model; returns how many."""
-    similarities, places = _nearest(model, rows)
-    memory: MemoryExpert = model.memory
-    numbers = memory.text_numbers.cpu().numpy()[places[similarities > _SAME_TEXT]]
-    # Names of labels stay.
-    return remove_from_memory(model, numbers[numbers >= 0])
+    total = 0
+    while True:
+        similarities, places = _nearest(model, rows)
+        memory: MemoryExpert = model.memory
+        numbers = memory.text_numbers.cpu().numpy()[places[similarities > _SAME_TEXT]]
+        # Names of labels stay.
+        removed = remove_from_memory(model, numbers[numbers >= 0])
+        total += removed
+        # A text may be there several times.
+        if not removed:
+            return total
 
 
 def _nearest(model: XMTCPreTrainedModel, rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

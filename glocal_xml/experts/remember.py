@@ -1,5 +1,6 @@
 """Texts that a trained model learns without training: by its memories, and new labels in the lexical expert too."""
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,8 @@ from .memory import add_to_memory, forget_texts, memories_of
 from .texts import ExpertTexts
 from .token_rows import whole_text_ids
 
+logger = logging.getLogger(__name__)
+
 
 def remember(
     model: XMTCPreTrainedModel,
@@ -25,9 +28,10 @@ def remember(
     labels: Sequence[Sequence[str]],
 ) -> LabelSpace:
     """
-    Adds texts with the names of their labels to the memories of a model, numbered on from the last. Labels that had no
-    text before get the mean of these texts in the lexical expert, whose word counts most in many a blend, and are as
-    frequent as these texts make them; others stay as they were trained.
+    Adds texts with the names of their labels to the memories of a model, numbered on from the last. Those that the
+    memory of words holds already are replaced, so that corrected labels take the place of wrong ones. Labels that had
+    no text before get the mean of these texts in the lexical expert, whose word counts most in many a blend, and are
+    as frequent as these texts make them; others stay as they were trained.
 
     Returns:
         The label space with these texts counted.
@@ -39,6 +43,8 @@ def remember(
     first = 1 + max([-1, *(n for memory in memories_of(model).values() for n in memory.text_numbers.tolist())])
     numbers = range(first, first + len(rows))
     if model.memory is not None:
+        if replaced := forget_texts(model, rows):
+            logger.info("%d texts of the memory are replaced: they are among those that are added", replaced)
         add_to_memory(model, rows, ids, numbers)
     if model.dense is not None:
         add_to_dense(model, ExpertTexts(rows, ids), tokenizer, first=first)

@@ -72,7 +72,8 @@ def edit_labels(
         places, similarities = most_similar(model, tokenizer, add, [label_space.names[i] for i in known.tolist()])
         nearest = known[places]
         origins = torch.cat([origins, nearest])
-        for name, label in zip(add[:_TOLD], nearest, strict=False):
+        # Experts have nothing to copy.
+        for name, label in zip(add[: _TOLD if heads else 0], nearest, strict=False):
             logger.info("%r starts as %r", name, label_space.names[label])
         unlike = [name for name, similarity in zip(add, similarities.tolist(), strict=True) if similarity < _SIMILAR]
         if unlike:

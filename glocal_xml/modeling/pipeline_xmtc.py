@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import Pipeline
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.pipelines.pt_utils import PipelineDataset, PipelineIterator
+from transformers.utils import logging
 
 from .encoder import evaluation_mode, position_limit
 from .text_windows import (
@@ -25,6 +26,8 @@ from .text_windows import (
     text_start,
     text_windows,
 )
+
+logger = logging.get_logger(__name__)
 
 TASK, CALIBRATED = "extreme-multi-label-classification", "calibrated"
 # Of a text, where a threshold decides.
@@ -151,6 +154,13 @@ class ExtremeMultiLabelPipeline(Pipeline):
                     "give a number."
                 )
             threshold = self.model.config.blend["threshold"]
+            # What a run notes where its weights are fixed ones.
+            if self.model.config.blend.get("texts") == 0:
+                logger.warning_once(
+                    f"The threshold of this model, {threshold}, is no fitted one, since its run had too few held-out "
+                    "texts: most texts may get no labels. Run `glocal-xml calibrate MODEL FILE` on held-out texts, or "
+                    "give a number."
+                )
         if threshold is not None and not (isinstance(threshold, Real) and 0 <= threshold <= 1):
             raise ValueError(f"`threshold` must lie in 0 to 1, or be {CALIBRATED!r}, got {threshold!r}.")
         candidate_ids = None if candidate_labels is None else self._label_ids(candidate_labels)

@@ -93,6 +93,8 @@ class RunReport:
             # Validation texts tell first.
             if self.collapse_watch is not None and self.results["collapsed"] is None:
                 self.results["collapsed"] = self.collapse_watch.conclude(rankings[FINAL], true_labels)
+            # How many a stream has is known when it has been read.
+            self.results["data"]["texts"].setdefault(name, len(true_labels))
             logger.info("%s, %d texts\n%s", name, len(true_labels), results_table(rows, self.args))
         if name != "validation":
             part, ranked = self.data.texts[name], (rankings[FINAL], rankings["scores"])

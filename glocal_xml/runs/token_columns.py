@@ -6,7 +6,7 @@ read in windows: to train each window is a text, to evaluate the windows of a te
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
+from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.data import tokenize
@@ -23,11 +23,19 @@ from glocal_xml.training.arguments import DataArguments
 TEXT_IDS = "text_ids"
 
 
-def with_whole_texts(texts: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+def with_whole_texts(
+    texts: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase
+) -> Dataset | IterableDataset:
     """Adds the ids of all tokens of each text, which the experts count."""
     if TEXT_IDS in texts.column_names:
         return texts
-    return texts.map(_whole_texts, batched=True, fn_kwargs={"tokenizer": tokenizer}, desc="tokenising")
+    options: dict[str, Any] = {"batched": True, "fn_kwargs": {"tokenizer": tokenizer}}
+    if isinstance(texts, IterableDataset):
+        # A stream shows no bar, and does not know its columns unless it is told of them.
+        return texts.map(
+            _whole_texts, features=Features({**texts.features, TEXT_IDS: List(Value("int32"))}), **options
+        )
+    return texts.map(_whole_texts, desc="tokenising", **options)
 
 
 def _whole_texts(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from glocal_xml import fit
 from glocal_xml.cli import main
+from glocal_xml.data import read_rows
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +30,21 @@ def test_a_table_or_json_and_no_folder_unless_asked_for(model_folder, text_file,
     assert printed == {"texts": 6, **kept["test"]}
     assert f"{100 * printed['both']['precision@3']:.2f}" == table[2].split()[2]
     assert len(Path("kept/predictions.jsonl").read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize("kind", ["heads", "experts"])
+def test_a_stream_has_the_metrics_of_the_file(kind, model_folder, text_file, tmp_path, capsys):
+    test_file = text_file("test.jsonl", 6)
+    if kind == "experts":
+        rows = list(read_rows(test_file))
+        model_folder = str(tmp_path / "experts")
+        fit([row["text"] for row in rows], [row["labels"] for row in rows], encoder=None, output_dir=model_folder)
+    arguments = ["evaluate", model_folder, test_file, "--metrics_at", "1", "3", "--use_cpu", "true"]
+    capsys.readouterr()
+    assert main(arguments) == 0
+    whole = capsys.readouterr().out
+    assert main([*arguments, "--streaming", "true"]) == 0
+    assert capsys.readouterr().out == whole
 
 
 def broken(model_folder, name):

@@ -105,6 +105,18 @@ def test_new_texts_with_new_labels_are_found_at_once(folder, tmp_path, capsys, c
     assert main(command) == 2
 
 
+def test_corrected_texts_replace_those_that_are_remembered(folder, tmp_path, capsys, caplog):
+    caplog.set_level("INFO")
+    file, first, second = tmp_path / "more.jsonl", tmp_path / "first", tmp_path / "second"
+    wrong = [{"text": "ocean paper", "labels": [label]} for label in LABELS[:2]]
+    for source, output, rows in [(folder, first, wrong), (first, second, [{**wrong[0], "labels": [LABELS[7]]}])]:
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        assert main(["memory", str(source), "--add", str(file), "--output_dir", str(output)]) == 0
+    assert "2 texts of the memory are replaced" in caplog.text
+    rows = listed(second, capsys)
+    assert [row["number"] for row in rows] == [*range(64), 66] and rows[-1]["labels"] == [LABELS[7]]
+
+
 def test_texts_are_forgotten(folder, tmp_path, capsys, caplog):
     caplog.set_level("INFO")
     numbers = tmp_path / "numbers.txt"

@@ -186,7 +186,9 @@ def test_what_is_meant_is_told(tmp_path):
         ("a.json", '[{"text": "x", "labels": ["a"]}]', "without an array around them"),
         ("b.json", '[\n{"text": "x", "labels": ["a"]}]', "without an array around them"),
         ("a.csv", "text,labels\rx,a\r", "carriage return"),
-        ("b.csv", "a text,a\nanother text,b\n", "no column 'text'.*by its first line"),
+        ("b.csv", "a text,a\nanother text,b\n", "no column 'text'.*by its first line; name the right ones"),
+        ("b.csv", "text|labels\na text|a\n", r"only \['text\|labels'\].*put commas, semicolons or tabs between cells"),
+        ("b.csv", "sep=;\ntext;labels\na text;a\n", "begin with the names of the columns"),
     ]:
         with pytest.raises(ValueError, match=message):
             list(read_rows(write(tmp_path / name, content)))

@@ -6,6 +6,7 @@ import logging
 import pytest
 from transformers import AutoModel
 
+from glocal_xml import fit
 from glocal_xml.cli import main
 from glocal_xml.data import LabelSpace
 
@@ -52,6 +53,15 @@ def test_edit_then_train_further(trained, tmp_path, caplog):
         "is ocean": 4,
         "is apple": 4,
     }
+
+
+def test_who_adds_a_label_without_heads_is_told_what_finds_it(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    folder, file = str(tmp_path / "experts"), tmp_path / "add.txt"
+    fit(["apple dog", "fox dog"], [["is apple"], ["is fox"]], encoder=None, output_dir=folder)
+    file.write_text("is foxes\n", encoding="utf-8")
+    assert main(["labels", folder, "--add", str(file), "--output_dir", str(tmp_path / "edited")]) == 0
+    assert "glocal-xml memory --add" in caplog.text and "starts as" not in caplog.text
 
 
 def test_mistakes_are_one_line(trained, tmp_path, capsys):

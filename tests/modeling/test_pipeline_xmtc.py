@@ -295,6 +295,19 @@ def test_threshold_and_blend(tokenizer):
     assert len(fixed(TEXTS[0], top_k=5, threshold=0.0)) == 5
 
 
+def test_who_asks_for_a_threshold_that_was_never_fitted_is_told(tokenizer, caplog):
+    logging.Logger.warning_once.cache_clear()
+    model = blended_model()
+    tag = pipeline(TASK, model=model, tokenizer=tokenizer)
+    fitted = model.config.blend
+    tag(TEXTS[0], threshold="calibrated")
+    assert "no fitted one" not in caplog.text
+    model.set_blend({**fitted, "texts": 0}, model.log_frequencies)
+    found = tag(TEXTS[0], threshold="calibrated")
+    assert "is no fitted one" in caplog.text and "glocal-xml calibrate" in caplog.text
+    assert found == tag(TEXTS[0], threshold=fitted["threshold"])
+
+
 MISTAKES = {
     "top_k of nothing": ({"top_k": 0}, "`top_k`"),
     "threshold above one": ({"threshold": 1.5}, "`threshold`"),
