@@ -108,9 +108,7 @@ class DataArguments:
     )
     test_file: str | None = option(None, "Texts with labels to evaluate the final model on.")
     predict_file: str | None = option(None, "Texts to predict labels for; labels optional.")
-    dataset_name: str | None = option(
-        None, "Instead of files: a dataset on the Hub or saved on disk with its own splits."
-    )
+    dataset_name: str | None = option(None, "Instead of files: a dataset on the Hub or on disk with its own splits.")
     dataset_config: str | None = option(None, "Configuration of that dataset.")
     file_format: str | None = option(
         None, "jsonl, csv, tsv, text_pair, aplc_csv, xc_json, pecos, pecos_npz; found by content when left out."
@@ -137,9 +135,7 @@ class DataArguments:
         "Names of labels in words, where the labels are codes: a line for each, with the label, its name "
         "and, where there are some, other names (separated by `;`), with tabs between; may be gzipped.",
     )
-    allow_no_labels: bool = option(
-        False, "Accept texts without labels, for which every label is wrong; by default an error."
-    )
+    allow_no_labels: bool = option(False, "Take texts without labels, for which every label is wrong; else an error.")
     bad_rows: str = option("error", "`error` stops at a bad row and names it, `skip` counts and reports them.")
     streaming: bool = option(False, "Read training texts while training, for sets larger than the disk cache.")
     max_length: int | None = option(
@@ -210,9 +206,7 @@ class TrainingOptions:
         "micro", "Average of the F1 that the threshold of the blend maximises: micro, macro or samples."
     )
     refit_experts: bool = option(True, "At the end, fit the experts again on training and validation texts.")
-    resume_from_checkpoint: str | None = option(
-        None, "Resume a run: `last` for its newest complete checkpoint, or a path."
-    )
+    resume_from_checkpoint: str | None = option(None, "Resume a run: `last`, its newest whole checkpoint, or a path.")
     overwrite_output: bool = option(False, "Delete the run that `output_dir` holds and start anew.")
 
     output_dir: str | None = option("outputs/run", "Folder of the run.")
@@ -238,9 +232,7 @@ class TrainingOptions:
     greater_is_better: bool | None = option(True, "Whether more of that metric is better.")
     hub_strategy: str = option("end", "With `push_to_hub`: when to push; only `end`.")
     logging_steps: float = option(50, "Steps between two lines about the loss.")
-    dataloader_pin_memory: bool | None = option(
-        None, "Pinned memory for batches; default: where there is an accelerator."
-    )
+    dataloader_pin_memory: bool | None = option(None, "Pinned memory for batches; default: with an accelerator.")
     disable_tqdm: bool | None = option(None, "No progress bars; default: off a terminal.")
     use_cpu: bool = option(False, "Leave accelerators alone.")
     seed: int = option(42, "Decides everything that is random.")

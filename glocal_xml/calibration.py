@@ -1,6 +1,5 @@
 """How good probabilities are, and the threshold from which on labels are given."""
 
-import io
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from glocal_xml.atomic_file import write_atomically
+from glocal_xml.atomic_file import open_atomically
 from glocal_xml.matplotlib_extra import check_matplotlib
 from glocal_xml.metrics import RankedLabels
 from glocal_xml.metrics.ranking import ratio
@@ -24,23 +23,17 @@ _COLOUR, _GREY = "#0072B2", "#888888"
 @dataclass(frozen=True)
 class ScoredLabels:
     """
-    The best labels of each text, one pair of text and label after the other; nothing grows with texts times labels.
-
-    Args:
-        texts: The text of each pair, (pairs,).
-        labels: The label of each pair, (pairs,).
-        scores: Its probability, (pairs,), in double precision.
-        is_true: Whether the text has the label, (pairs,).
-        true_per_text: How many labels each text has, also beyond its pairs, (texts,).
-        true_per_label: How many texts each label has, also beyond its pairs, (labels,).
+    The best labels of each text, one pair of text and label after the other, with its probability in double precision
+    and whether it is true; nothing grows with texts times labels. How many labels a text has, and how many texts a
+    label, is counted beyond the pairs too.
     """
 
-    texts: np.ndarray
-    labels: np.ndarray
-    scores: np.ndarray
-    is_true: np.ndarray
-    true_per_text: np.ndarray
-    true_per_label: np.ndarray
+    texts: np.ndarray  # (pairs,)
+    labels: np.ndarray  # (pairs,)
+    scores: np.ndarray  # (pairs,)
+    is_true: np.ndarray  # (pairs,)
+    true_per_text: np.ndarray  # (texts,)
+    true_per_label: np.ndarray  # (labels,)
 
     @classmethod
     def from_rankings(
@@ -185,12 +178,12 @@ def reliability_bins(scores: np.ndarray, is_true: np.ndarray, bins: int = _BINS)
     return ReliabilityBins(mean_scores, true_shares, counts[counts > 0])
 
 
-def expected_calibration_error(scores: np.ndarray, is_true: np.ndarray, bins: int = _BINS) -> float:
+def expected_calibration_error(scores: np.ndarray, is_true: np.ndarray) -> float:
     """
     Mean distance of the score from the share of true labels in its bin, over pairs (Naeini et al. 2015, with the bins
     of [`reliability_bins`]). Small by nature where nearly all scores are near 0: to be compared, not judged alone.
     """
-    found = reliability_bins(scores, is_true, bins)
+    found = reliability_bins(scores, is_true)
     return float(np.average(np.abs(found.mean_scores - found.true_shares), weights=found.counts))
 
 
@@ -199,23 +192,18 @@ def brier_score(scores: np.ndarray, is_true: np.ndarray) -> float:
     return float(np.mean((scores - is_true) ** 2))
 
 
-def cross_entropy(scores: np.ndarray, is_true: np.ndarray) -> float:
-    """Mean negative log-likelihood of the truth, over pairs."""
-    least = np.finfo(float).tiny
-    return float(-np.log(np.maximum(np.where(is_true, scores, 1 - scores), least)).mean())
-
-
 def judge_scores(pairs: ScoredLabels, blend: dict[str, Any]) -> dict[str, Any]:
     """
     What probabilities reach on texts: their quality, and F, precision and recall of the labels from the threshold of
     the blend (`config.blend`) on. Honest on texts that the blend was not fitted on.
     """
+    of_truth = np.where(pairs.is_true, pairs.scores, 1 - pairs.scores)  # (pairs,)
     return {
         "texts": len(pairs.true_per_text),
         "true_labels_scored": float(pairs.is_true.sum() / max(1, pairs.true_per_text.sum())),
         "calibration_error": expected_calibration_error(pairs.scores, pairs.is_true),
         "brier": brier_score(pairs.scores, pairs.is_true),
-        "cross_entropy": cross_entropy(pairs.scores, pairs.is_true),
+        "cross_entropy": float(-np.log(np.maximum(of_truth, np.finfo(float).tiny)).mean()),
         **measures_at(pairs, blend["threshold"], blend["f"], blend["beta"]),
     }
 
@@ -288,6 +276,5 @@ def write_figure(
     axes[1, 0].set_ylabel("labels of the bin")
     axes[0, 1].legend(loc="lower right", frameon=False)
     canvas.suptitle(title, fontsize=12, fontweight="bold")
-    drawn = io.BytesIO()
-    canvas.savefig(drawn, format=Path(path).suffix.removeprefix("."), dpi=150)
-    write_atomically(path, drawn.getvalue())
+    with open_atomically(path) as file:
+        canvas.savefig(file, format=Path(path).suffix.removeprefix("."), dpi=150)

@@ -4,14 +4,13 @@ import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import pairwise
 
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 from tqdm.auto import tqdm
 
-from ..atomic_file import write_atomically
+from ..atomic_file import open_atomically
 from .array_files import read_arrays
 from .label_bisection import LabelGroup, bisect, label_group
 
@@ -52,10 +51,9 @@ class LabelTree:
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the tree to an .npz file, replacing the file in one step."""
-        content = BytesIO()
         levels = {f"child_starts_{level}": starts for level, starts in enumerate(self.child_starts)}
-        np.savez(content, label_order=self.label_order, **levels)
-        write_atomically(path, content.getvalue())
+        with open_atomically(path) as file:
+            np.savez(file, label_order=self.label_order, **levels)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "LabelTree":

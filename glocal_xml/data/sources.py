@@ -17,6 +17,7 @@ from .rows import BadRows, RowProblem, converted, is_written_list
 
 logger = logging.getLogger(__name__)
 
+Options = dict[str, Any]
 _LABEL_DELIMITERS = (",", ";", "|")
 # Rows that decide what separates labels.
 _GUESSED_ROWS = 1000
@@ -29,7 +30,7 @@ class FileSource:
 
     name: str
     bad_rows: str
-    options: dict[str, Any]
+    options: Options
     path: Path
     streaming: bool
     digest: str = ""
@@ -65,7 +66,7 @@ class LoadedSource:
 
     name: str
     bad_rows: str
-    options: dict[str, Any]
+    options: Options
     dataset: Dataset | IterableDataset
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ class LoadedSource:
 
     def rows(self, bad_rows: BadRows) -> Iterator[dict[str, Any]]:
         """Yields the valid rows, and reports others."""
-        return _column_rows(self.dataset, f"{self.name} dataset", bad_rows, self.class_names, **self.options)
+        return _column_rows(self.dataset, f"{self.name} dataset", bad_rows, self.class_names, self.options)
 
     def written_labels(self) -> Iterator[Any]:
         """Yields the labels of rows that have some, as they are written."""
@@ -102,17 +103,10 @@ class LoadedSource:
 
 
 def _column_rows(
-    records: Iterable[dict[str, Any]],
-    source: str,
-    bad_rows: BadRows,
-    class_names: list[str] | None,
-    *,
-    text_column: str = "text",
-    labels_column: str = "labels",
-    label_delimiter: str | None = None,
-    allow_no_labels: bool = False,
-    **_: Any,
+    records: Iterable[dict[str, Any]], source: str, bad_rows: BadRows, class_names: list[str] | None, options: Options
 ) -> Iterator[dict[str, Any]]:
+    text_column, labels_column = options.get("text_column", "text"), options.get("labels_column", "labels")
+
     def parse(row: dict[str, Any]) -> tuple[Any, Any]:
         # Arrow turns a field that a row does not have into a null.
         labels = row.get(labels_column)
@@ -126,15 +120,16 @@ def _column_rows(
         return row[text_column], labels
 
     pairs = converted(enumerate(records, start=1), parse)
-    return valid_rows(source, pairs, label_delimiter or ",", allow_no_labels, bad_rows)
+    delimiter = options.get("label_delimiter") or ","
+    return valid_rows(source, pairs, delimiter, options.get("allow_no_labels", False), bad_rows)
 
 
 def _encode_batch(
-    batch: dict[str, list[Any]], label_space: LabelSpace, class_names: list[str] | None, options: dict[str, Any]
+    batch: dict[str, list[Any]], label_space: LabelSpace, class_names: list[str] | None, options: Options
 ) -> dict[str, list[Any]]:
     records = (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
     # The scan has reported bad rows already; here they are only left out.
-    rows = list(_column_rows(records, "", BadRows("skip"), class_names, **options))
+    rows = list(_column_rows(records, "", BadRows("skip"), class_names, options))
     return {"text": [row["text"] for row in rows], "labels": [label_space.encode(row["labels"]) for row in rows]}
 
 

@@ -127,21 +127,19 @@ class RunReporter(ProgressCallback):
 
     def on_log(self, args, state, control, logs: dict[str, Any] | None = None, **kwargs):
         if state.is_world_process_zero and logs and "loss" in logs:
+            left = f" of {state.max_steps}"
+            if self.time_budget is not None:
+                left = f", {self.time_budget.seconds * (1 - self.time_budget.progress(state.global_step)):.0f} s left"
             logger.info(
                 "step %d%s, epoch %.2f: loss %.5f%s, gradient norm %.3g, learning rate %.3g",
                 state.global_step,
-                self._left(state),
+                left,
                 state.epoch or 0.0,
                 float(logs["loss"]),
                 loss_terms(logs),
                 float(logs.get("grad_norm", float("nan"))),
                 float(logs.get("learning_rate", float("nan"))),
             )
-
-    def _left(self, state: TrainerState) -> str:
-        if self.time_budget is None:
-            return f" of {state.max_steps}"
-        return f", {self.time_budget.seconds * (1 - self.time_budget.progress(state.global_step)):.0f} s left"
 
     def on_evaluate(self, args, state, control, metrics: dict[str, float] | None = None, **kwargs):
         super().on_evaluate(args, state, control, **kwargs)
