@@ -257,7 +257,7 @@ def tokenize(
     """Replaces `text` by the token fields, truncated to `max_length` and not padded, and adds their `length`."""
     special = tokenizer.num_special_tokens_to_add()
     if max_length <= special:
-        raise ValueError(f"max_length is {max_length}, and special tokens take {special}; give at least {special + 1}")
+        raise ValueError(f"max_length is {max_length}, but {special} special tokens count; give more than {special}")
     options = {} if num_proc is None else {"num_proc": num_proc}
     if options and isinstance(dataset, (IterableDataset, IterableDatasetDict)):
         raise ValueError(f"num_proc is {num_proc}, but a streamed dataset is tokenized while it is read; leave it out")

@@ -17,7 +17,6 @@ from .rows import BadRows, RowProblem, converted, is_written_list
 
 logger = logging.getLogger(__name__)
 
-Options = dict[str, Any]
 _LABEL_DELIMITERS = (",", ";", "|")
 # Rows that decide what separates labels.
 _GUESSED_ROWS = 1000
@@ -30,7 +29,7 @@ class FileSource:
 
     name: str
     bad_rows: str
-    options: Options
+    options: dict[str, Any]
     path: Path
     streaming: bool
     digest: str = ""
@@ -66,12 +65,14 @@ class LoadedSource:
 
     name: str
     bad_rows: str
-    options: Options
+    options: dict[str, Any]
     dataset: Dataset | IterableDataset
 
     def __post_init__(self) -> None:
-        self.labels_column = self.options.get("labels_column", "labels")
-        wanted = [self.options.get("text_column", "text"), self.labels_column]
+        self.text_column, self.labels_column = (
+            self.options.get(f"{name}_column", name) for name in ("text", "labels")
+        )
+        wanted = [self.text_column, self.labels_column]
         # A streamed dataset may not know its columns before its first row.
         known = self.dataset.column_names or wanted
         needed = wanted[:1] if self.options.get("allow_no_labels") else wanted
@@ -86,9 +87,27 @@ class LoadedSource:
         self.columns = [column for column in wanted if column in known]
         self.dataset = self.dataset.with_format(None).select_columns(self.columns)
 
-    def rows(self, bad_rows: BadRows) -> Iterator[dict[str, Any]]:
-        """Yields the valid rows, and reports others."""
-        return _column_rows(self.dataset, f"{self.name} dataset", bad_rows, self.class_names, self.options)
+    def __getstate__(self) -> dict[str, Any]:
+        # The dataset cache hashes how rows are read, for which it need not read all of them.
+        return {**vars(self), "dataset": None}
+
+    def rows(self, bad_rows: BadRows, records: Iterable[dict[str, Any]] | None = None) -> Iterator[dict[str, Any]]:
+        """Yields the valid rows, of all records or of these, and reports others."""
+        pairs = converted(enumerate(self.dataset if records is None else records, start=1), self._parse)
+        delimiter, allow_no_labels = self.options.get("label_delimiter"), self.options.get("allow_no_labels", False)
+        return valid_rows(f"{self.name} dataset", pairs, delimiter or ",", allow_no_labels, bad_rows)
+
+    def _parse(self, row: dict[str, Any]) -> tuple[Any, Any]:
+        # Arrow turns a field that a row does not have into a null.
+        labels = row.get(self.labels_column)
+        if self.class_names is not None and isinstance(labels, list):
+            number = len(self.class_names)
+            outside = [label for label in labels if not isinstance(label, int) or not 0 <= label < number]
+            if outside:
+                allowed = f"the class names have ids from 0 to {number - 1}; repair the row"
+                raise RowProblem("class id outside the names:", repr(outside[0]), allowed)
+            labels = [self.class_names[label] for label in labels]
+        return row[self.text_column], labels
 
     def written_labels(self) -> Iterator[Any]:
         """Yields the labels of rows that have some, as they are written."""
@@ -97,39 +116,15 @@ class LoadedSource:
 
     def encode(self, label_space: LabelSpace) -> Dataset | IterableDataset:
         """Returns the valid rows with label ids; to be called after `scan`."""
-        given = {"label_space": label_space, "class_names": self.class_names, "options": self.options}
+        given = {"source": self, "label_space": label_space}
         options = {"batched": True, "remove_columns": self.columns, "features": _FEATURES, "fn_kwargs": given}
         return self.dataset.map(_encode_batch, **options)
 
 
-def _column_rows(
-    records: Iterable[dict[str, Any]], source: str, bad_rows: BadRows, class_names: list[str] | None, options: Options
-) -> Iterator[dict[str, Any]]:
-    text_column, labels_column = options.get("text_column", "text"), options.get("labels_column", "labels")
-
-    def parse(row: dict[str, Any]) -> tuple[Any, Any]:
-        # Arrow turns a field that a row does not have into a null.
-        labels = row.get(labels_column)
-        if class_names is not None and isinstance(labels, list):
-            number = len(class_names)
-            outside = [label for label in labels if not isinstance(label, int) or not 0 <= label < number]
-            if outside:
-                allowed = f"the class names have ids from 0 to {number - 1}; repair the row"
-                raise RowProblem("class id outside the names:", repr(outside[0]), allowed)
-            labels = [class_names[label] for label in labels]
-        return row[text_column], labels
-
-    pairs = converted(enumerate(records, start=1), parse)
-    delimiter = options.get("label_delimiter") or ","
-    return valid_rows(source, pairs, delimiter, options.get("allow_no_labels", False), bad_rows)
-
-
-def _encode_batch(
-    batch: dict[str, list[Any]], label_space: LabelSpace, class_names: list[str] | None, options: Options
-) -> dict[str, list[Any]]:
+def _encode_batch(batch: dict[str, list[Any]], source: LoadedSource, label_space: LabelSpace) -> dict[str, list[Any]]:
     records = (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
     # The scan has reported bad rows already; here they are only left out.
-    rows = list(_column_rows(records, "", BadRows("skip"), class_names, options))
+    rows = list(source.rows(BadRows("skip"), records))
     return {"text": [row["text"] for row in rows], "labels": [label_space.encode(row["labels"]) for row in rows]}
 
 
