@@ -88,7 +88,7 @@ def _check_request(
     if not isinstance(files, Mapping):
         raise ValueError(f'files is a {type(files).__name__}; give its parts by name, such as {{"train": …}}')
     if not files or not set(files) <= set(_PARTS):
-        raise ValueError(f"files has the parts {sorted(files)}, allowed are {list(_PARTS)}; rename the others")
+        raise ValueError(f"files has the parts {sorted(files)}, allowed are {list(_PARTS)}; rename or remove others")
     known = list(signature(read_rows).parameters)[1:]
     unknown = sorted(set(options) - set(known))
     if unknown:
