@@ -117,9 +117,8 @@ class DataArguments:
     labels_column: str = option("labels", "Field or column of the labels.")
     label_delimiter: str | None = option(
         None,
-        "Separates labels written in one string. By default the one of `,`, `;` and `|` that gives known "
-        "labels; in training files the only one that the first rows hold, or a comma where there are several, "
-        "with a warning.",
+        "Separates labels written in one string. By default the one of `,`, `;` and `|` that gives known labels; in "
+        "training files the only one that the first rows hold, or a comma where there are several, with a warning.",
     )
     label_map: str | None = option(None, "xc_json, pecos and pecos_npz: file with the names of the label indices.")
     label_names_file: str | None = option(

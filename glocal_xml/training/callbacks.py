@@ -127,6 +127,8 @@ class RunReporter(ProgressCallback):
 
     def on_log(self, args, state, control, logs: dict[str, Any] | None = None, **kwargs):
         if state.is_world_process_zero and logs and "loss" in logs:
+            # What the loss consists of, where it has several terms.
+            terms = [f"{name.removesuffix('_loss')} {logs[name]:.5f}" for name in logs if name.endswith("_loss")]
             left = f" of {state.max_steps}"
             if self.time_budget is not None:
                 left = f", {self.time_budget.seconds * (1 - self.time_budget.progress(state.global_step)):.0f} s left"
@@ -136,7 +138,7 @@ class RunReporter(ProgressCallback):
                 left,
                 state.epoch or 0.0,
                 float(logs["loss"]),
-                loss_terms(logs),
+                f" ({', '.join(terms)})" if terms else "",
                 float(logs.get("grad_norm", float("nan"))),
                 float(logs.get("learning_rate", float("nan"))),
             )
@@ -210,12 +212,6 @@ def loss_curve(log_history: list[dict[str, Any]], points: int) -> list[tuple[int
     if len(losses) <= points:
         return losses
     return [losses[round(i * (len(losses) - 1) / (points - 1))] for i in range(points)]
-
-
-def loss_terms(logs: dict[str, Any]) -> str:
-    """What the loss consists of: ` (individual 0.01234, diversity -0.00012)`; nothing for a single term."""
-    terms = {name.removesuffix("_loss"): value for name, value in logs.items() if name.endswith("_loss")}
-    return f" ({', '.join(f'{name} {value:.5f}' for name, value in terms.items())})" if terms else ""
 
 
 def evaluation_line(metrics: dict[str, float], metrics_at: list[int], final: str, prefix: str = "eval_") -> str:
