@@ -18,8 +18,7 @@ from datasets import Dataset
 from transformers import AutoModel, AutoTokenizer
 
 import glocal_xml  # noqa: F401
-from glocal_xml.calibration import best_threshold
-from glocal_xml.calibration.threshold import measures_at
+from glocal_xml.calibration import best_threshold, measures_at
 from glocal_xml.data import read_rows
 from glocal_xml.experts import blend_pairs
 from glocal_xml.runs.blend import batches

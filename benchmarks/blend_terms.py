@@ -22,8 +22,7 @@ import numpy as np
 from transformers import AutoModel, AutoTokenizer
 
 import glocal_xml  # noqa: F401
-from glocal_xml.calibration import best_threshold, expected_calibration_error
-from glocal_xml.calibration.threshold import measures_at
+from glocal_xml.calibration import best_threshold, expected_calibration_error, measures_at
 from glocal_xml.data import LabelSpace, load_xmtc_dataset, split_validation
 from glocal_xml.experts import blend_pairs, log_frequencies
 from glocal_xml.experts.fit_blend import BlendPairs, fitted_weights

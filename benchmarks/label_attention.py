@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "modeling")]
 from plain_label_attention import plain_attention_logits, plain_linear_logits, plain_loss  # noqa: E402
 
 from glocal_xml import GlocalXMLConfig, GlocalXMLForMultiLabel  # noqa: E402
-from glocal_xml.labels.table_rows import label_tables  # noqa: E402
+from glocal_xml.labels import label_tables  # noqa: E402
 from glocal_xml.modeling.attention_head import AttentionHead, EvidenceHead  # noqa: E402
 from glocal_xml.modeling.fused_loss import CPU_CHUNK_BYTES  # noqa: E402
 from glocal_xml.modeling.label_scores import mean_probability  # noqa: E402

@@ -34,8 +34,7 @@ import transformers
 from transformers import AutoModel, BertConfig
 
 from glocal_xml.modeling import GlocalXMLConfig, GlocalXMLForMultiLabel
-from glocal_xml.training.gradient_clipping import clip_gradients
-from glocal_xml.training.rowwise_adamw import for_sparse_tables
+from glocal_xml.training.optimizer import clip_gradients, for_sparse_tables
 
 WORDS, CLUSTER_SIZE, TOKENS, LABELS_PER_TEXT = 30_000, 100, 32, 3
 BEAMS = [1, 2, 4, 8, 16, 32, 64]

@@ -30,8 +30,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from glocal_xml.cli.train import main as train
 from glocal_xml.data import BAND_LIMITS, LabelSpace
-from glocal_xml.labels import edit_labels
-from glocal_xml.labels.table_rows import label_tables
+from glocal_xml.labels import edit_labels, label_tables
 
 DATA = Path(__file__).parents[1] / "examples/data/debtags"
 STARTS = ("names", "rare", "zero")

@@ -19,7 +19,7 @@ from glocal_xml.data import BadRow, LabelSpace, LabelTree, read_label_map, read_
 from glocal_xml.data.array_files import read_sparse_matrix
 from glocal_xml.data.rows import BadRows, RowProblem
 from glocal_xml.data.text_files import read_names
-from glocal_xml.data.word_vectors import load_word_vectors
+from glocal_xml.data.words import load_word_vectors
 from glocal_xml.ensembles.prediction_files import read_prediction_file
 
 GOOD_TEXT = re.compile(r"good text \d+ end")

@@ -38,8 +38,7 @@ ALLOWED = {
     "json_text": set(),
     "matplotlib_extra": set(),
     "pretrained": set(),
-    "several_processes": set(),
-    "tagged_rows": {"several_processes"},
+    "tagged_rows": set(),
     "trained_model": {"modeling"},
     "version": set(),
     "explain": {"matplotlib_extra", "modeling"},
@@ -48,7 +47,7 @@ ALLOWED = {
     "cli": {
         *("analysis", "arguments", "estimate"),
         *("atomic_file", "calibration", "data", "demo", "ensembles", "experts", "explain", "export", "hub"),
-        *("interruption", "labels", "matplotlib_extra", "metrics", "modeling", "runs", "several_processes"),
+        *("interruption", "labels", "matplotlib_extra", "metrics", "modeling", "runs"),
         *("plain_errors", "reproduce", "tagged_rows", "trained_model", "training", "version"),
     },
     "__init__": {"data", "explain", "loading", "metrics", "modeling", "pretrained", "runs", "version"},

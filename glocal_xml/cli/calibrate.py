@@ -43,9 +43,7 @@ def main(argv: list[str]) -> None:
     add_evaluation(parser)
     options = parser.parse_args(argv)
     # What follows takes seconds, which the help need not.
-    from glocal_xml.calibration import report_lines, write_figure
-    from glocal_xml.calibration.figure import check_figure
-    from glocal_xml.calibration.threshold import check_average
+    from glocal_xml.calibration import check_average, check_figure, report_lines, write_figure
     from glocal_xml.runs.blend import keep_blend, refit_blend
     from glocal_xml.runs.model import check_length
     from glocal_xml.runs.prepare import load_texts, load_tokenizer, trained_label_space

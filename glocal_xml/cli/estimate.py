@@ -24,7 +24,7 @@ from .command_parser import CommandParser, command_parser
 
 if TYPE_CHECKING:
     from glocal_xml.estimate import Estimate, Workload
-    from glocal_xml.estimate.proposals import Plan, Proposal
+    from glocal_xml.estimate.estimate import Plan, Proposal
     from glocal_xml.training import DataArguments, ModelArguments
 
 _GB = 1e9
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> "Estimate | None":
     import psutil
 
     from glocal_xml.estimate import estimate_run
-    from glocal_xml.estimate.proposals import Plan, proposals
+    from glocal_xml.estimate.estimate import Plan, proposals
     from glocal_xml.runs.run import quieten
     from glocal_xml.training import parse_arguments
 
@@ -65,8 +65,7 @@ def read_workload(
     own: argparse.Namespace, model_args: "ModelArguments", data_args: "DataArguments", seed: int
 ) -> "Workload":
     """The workload of the training file, or the one that numbers describe."""
-    from glocal_xml.estimate.planned_model import check_encoder
-    from glocal_xml.estimate.workload import described_workload, measured_workload
+    from glocal_xml.estimate.planned_model import check_encoder, described_workload, measured_workload
     from glocal_xml.runs.prepare import check_arguments, load_texts, load_tokenizer, trained_label_space
 
     has_data = data_args.train_file is not None or data_args.dataset_name is not None

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 from .command_parser import add_model, add_texts, command_parser, hide_bars_off_terminal, input_rows, show_warnings
 
 if TYPE_CHECKING:
-    from glocal_xml.several_processes import Processes
+    from glocal_xml.tagged_rows import Processes
 
 
 def main(argv: list[str]) -> None:
     """Reads texts, and writes each row with the labels that the model gives it; in as many processes as there are."""
     args = _parser().parse_intermixed_args(argv)
     # What follows takes seconds, which the help need not.
-    from glocal_xml.several_processes import launched_processes
+    from glocal_xml.tagged_rows import launched_processes
 
     with launched_processes() as processes:
         _predict(args, processes)
@@ -43,8 +43,7 @@ def _predict(args: argparse.Namespace, processes: "Processes") -> None:
 
     from glocal_xml.data.text_files import read_names
     from glocal_xml.data.text_rows import row_format, write_rows
-    from glocal_xml.several_processes import own_device
-    from glocal_xml.tagged_rows import joined, spread, tagged_rows
+    from glocal_xml.tagged_rows import joined, own_device, spread, tagged_rows
     from glocal_xml.trained_model import open_pipeline
 
     show_warnings()

@@ -9,8 +9,7 @@ from .readers import FILE_FORMATS, detect_format, read_rows
 from .repository_formats import read_label_map, read_sparse
 from .rows import BadRow, BadRows
 from .text_rows import ROW_FORMATS, TEXT_FORMATS, read_text_rows, write_rows
-from .word_tokenizer import train_word_tokenizer
-from .word_vectors import load_word_vectors
+from .words import load_word_vectors, train_word_tokenizer
 
 __all__ = [
     "BAND_LIMITS",

@@ -44,9 +44,7 @@ def read_sparse_matrix(path: str | os.PathLike) -> csr_matrix:
         return _checked_matrix(read_arrays(path), path)
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         reason = f"it lacks the array {error}" if isinstance(error, KeyError) else error
-        raise ValueError(
-            f"{path} is no sparse matrix as scipy.sparse.save_npz writes it: {reason}; write it again"
-        ) from error
+        raise ValueError(f"{path} is no sparse matrix of scipy.sparse.save_npz: {reason}; write it again") from error
 
 
 def _checked_matrix(arrays: dict[str, np.ndarray], path: Path) -> csr_matrix:

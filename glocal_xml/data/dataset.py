@@ -4,7 +4,7 @@ import logging
 import os
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +15,7 @@ from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 
 from .label_space import LabelSpace
 from .readers import read_rows
-from .sources import ColumnReader, FileSource, LoadedSource, guess_label_delimiter
+from .sources import FileSource, LoadedSource, guess_label_delimiter, scan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,23 +61,23 @@ def load_xmtc_dataset(
     sources: dict[str, FileSource | LoadedSource] = {}
     given, earlier = reader_options.get("label_delimiter"), None
     for name in names:
-        source = _source(name, files[name], streaming, bad_rows, reader_options)
+        source = _source(name, files[name], streaming, bad_rows, dict(reader_options))
         if given is None:
             known = () if label_space is None else set(label_space.names)
             guessed = guess_label_delimiter(source.written_labels(), name, known, earlier)
             earlier = earlier or guessed
-            source = _source(name, files[name], streaming, bad_rows, {**reader_options, "label_delimiter": guessed})
+            source.options["label_delimiter"] = guessed
         sources[name] = source
         # The train part comes first.
         if label_space is None:
-            label_space = LabelSpace.from_label_lists(source.scan(), names=label_names)
+            label_space = LabelSpace.from_label_lists(scan(source), names=label_names)
             warn_of_names(label_space.names)
             if label_names is None:
                 _warn_of_joined_names(label_space)
         elif name == "train":
-            _check_trained(source.scan(), label_space)
+            _check_trained(scan(source), label_space)
         else:
-            _add_unseen(label_space, {label for labels in source.scan() for label in labels}, name)
+            _add_unseen(label_space, {label for labels in scan(source) for label in labels}, name)
     encoded = {name: source.encode(label_space) for name, source in sources.items()}
     return (IterableDatasetDict if streaming else DatasetDict)(encoded), label_space
 
@@ -88,9 +88,7 @@ def _check_request(
     if not isinstance(files, Mapping):
         raise ValueError(f'files is a {type(files).__name__}; give its parts by name, such as {{"train": …}}')
     if not files or not set(files) <= set(_PARTS):
-        raise ValueError(
-            f"files has the parts {sorted(files)}, allowed are {list(_PARTS)}; rename or remove the others"
-        )
+        raise ValueError(f"files has the parts {sorted(files)}, allowed are {list(_PARTS)}; rename or remove others")
     known = list(signature(read_rows).parameters)[1:]
     unknown = sorted(set(options) - set(known))
     if unknown:
@@ -115,14 +113,12 @@ def _source(
             "`Dataset.from_list` make one of tables and lists"
         )
     if not isinstance(source, (Dataset, IterableDataset)):
-        return FileSource(name, Path(source), streaming, bad_rows, options)
+        return FileSource(name, bad_rows, options, Path(source), streaming)
     if isinstance(source, IterableDataset) and not streaming:
         raise ValueError(f"the {name} part is an IterableDataset; pass streaming=True")
     if isinstance(source, Dataset) and streaming:
         source = source.to_iterable_dataset()
-    known = {field.name for field in fields(ColumnReader)}
-    reader = ColumnReader(**{key: value for key, value in options.items() if key in known})
-    return LoadedSource(name, source, bad_rows, reader)
+    return LoadedSource(name, bad_rows, options, source)
 
 
 def _check_trained(label_lists: Iterable[list[str]], label_space: LabelSpace) -> None:
@@ -247,14 +243,10 @@ def split_validation(dataset: Dataset, *, fraction_or_size: float | int, seed: i
     is_fraction = isinstance(fraction_or_size, float) and 0 < fraction_or_size < 1
     is_size = type(fraction_or_size) is int and fraction_or_size >= 1
     if not is_fraction and not is_size:
-        raise ValueError(
-            f"fraction_or_size is {fraction_or_size!r}; give a fraction in (0, 1) or a number of texts >= 1"
-        )
+        raise ValueError(f"fraction_or_size is {fraction_or_size!r}; give a fraction in (0, 1) or a number from 1 up")
     size = max(1, round(fraction_or_size * len(dataset))) if is_fraction else fraction_or_size
     if size >= len(dataset):
-        raise ValueError(
-            f"{size} of {len(dataset)} texts for validation leave none for training; give less than {len(dataset)}"
-        )
+        raise ValueError(f"{size} of {len(dataset)} texts for validation leave none for training; give fewer of them")
     order = np.random.default_rng(seed).permutation(len(dataset))
     return dataset.select(np.sort(order[size:])), dataset.select(np.sort(order[:size]))
 
@@ -265,9 +257,7 @@ def tokenize(
     """Replaces `text` by the token fields, truncated to `max_length` and not padded, and adds their `length`."""
     special = tokenizer.num_special_tokens_to_add()
     if max_length <= special:
-        raise ValueError(
-            f"max_length is {max_length}, but {special} special tokens are added; give at least {special + 1}"
-        )
+        raise ValueError(f"max_length is {max_length}, but {special} special tokens count; give more than {special}")
     options = {} if num_proc is None else {"num_proc": num_proc}
     if options and isinstance(dataset, (IterableDataset, IterableDatasetDict)):
         raise ValueError(f"num_proc is {num_proc}, but a streamed dataset is tokenized while it is read; leave it out")

@@ -43,9 +43,7 @@ def label_features_from_texts(
     try:
         matrix = vectorizer.fit_transform(bar)
     except ValueError as error:
-        raise ValueError(
-            f"no TF-IDF could be made of the texts ({error}); give texts with words that recur"
-        ) from error
+        raise ValueError(f"no TF-IDF could be made of the texts ({error}); give texts whose words recur") from error
     options = {"features_per_label": features_per_label, "show_progress": show_progress}
     return label_features_from_matrix(matrix, label_ids, num_labels, **options)
 
@@ -102,9 +100,7 @@ def _texts_of_labels(label_ids: Sequence[Sequence[int]], num_labels: int, num_te
     if num_labels < 1:
         raise ValueError(f"num_labels is {num_labels}, it must be at least 1; give the number of all labels")
     if len(label_ids) != num_texts:
-        raise ValueError(
-            f"there are {num_texts} texts but {len(label_ids)} lists of label ids; give one for each text"
-        )
+        raise ValueError(f"there are {num_texts} texts but {len(label_ids)} lists of label ids; give one per text")
     lengths = np.fromiter(map(len, label_ids), dtype=np.int64, count=num_texts)
     labels = np.fromiter(chain.from_iterable(label_ids), dtype=np.int64, count=lengths.sum())
     outside = labels[(labels < 0) | (labels >= num_labels)]

@@ -44,9 +44,7 @@ class LabelSpace:
         if len(self.counts) != len(self.names):
             raise ValueError(f"there are {len(self.names)} names but {len(self.counts)} counts; give one per label")
         if self.num_texts < 1:
-            raise ValueError(
-                f"num_texts is {self.num_texts}, it must be at least 1; give the number of training texts"
-            )
+            raise ValueError(f"num_texts is {self.num_texts}; give the number of training texts, at least 1")
         if min(self.counts) < 0 or max(self.counts) > self.num_texts:
             raise ValueError(f"counts must lie between 0 and num_texts ({self.num_texts}); count each text once")
         _check_names([*self.names, *self.unseen])

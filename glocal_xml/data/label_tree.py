@@ -4,15 +4,13 @@ import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 from tqdm.auto import tqdm
 
-from ..atomic_file import write_atomically
+from ..atomic_file import open_atomically
 from .array_files import read_arrays
 from .label_bisection import LabelGroup, bisect, label_group
 
@@ -53,10 +51,9 @@ class LabelTree:
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the tree to an .npz file, replacing the file in one step."""
-        content = BytesIO()
         levels = {f"child_starts_{level}": starts for level, starts in enumerate(self.child_starts)}
-        np.savez(content, label_order=self.label_order, **levels)
-        write_atomically(path, content.getvalue())
+        with open_atomically(path) as file:
+            np.savez(file, label_order=self.label_order, **levels)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "LabelTree":
@@ -118,48 +115,39 @@ def build_label_tree(
 def _clusters(groups: list[LabelGroup], generations: int, seed: int, workers: int, progress: tqdm) -> list[np.ndarray]:
     """Returns the labels of each cluster; takes the group of all labels out of `groups`, to free its rows early."""
     # Groups of one piece are left to a worker each; larger ones are halved one by one, with all workers on one.
-    below: dict[Future, _Node] = {}
+    below: dict[Future, tuple[int, int]] = {}
     with ThreadPoolExecutor(workers) as pool:
         try:
-            waiting = deque([(_Node(0, 0), groups.pop())])
+            waiting = deque([(0, 0, groups.pop())])
             while waiting:
-                node, group = waiting.popleft()
-                if group.is_one_piece or node.generation == generations - 1:
-                    below[pool.submit(_clusters_below, node, group, generations, seed)] = node
+                generation, index, group = waiting.popleft()
+                if group.is_one_piece or generation == generations - 1:
+                    future = pool.submit(_clusters_below, group, generation, index, generations, seed)
+                    below[future] = generation, index
                 else:
-                    halves = pool.map(group.take, bisect(group, (seed, *node), pool.map))
-                    waiting.extend(zip(node.children(), halves, strict=True))
+                    halves = pool.map(group.take, bisect(group, (seed, generation, index), pool.map))
+                    waiting.extend((generation + 1, 2 * index + side, half) for side, half in enumerate(halves))
                     progress.update(len(group.labels))
                 # Else its rows would live until the next one is halved.
                 del group
             for future in as_completed(below):
                 num_labels = sum(map(len, future.result()))
-                progress.update(num_labels * (generations - below[future].generation))
+                progress.update(num_labels * (generations - below[future][0]))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    ordered = sorted(below, key=lambda future: below[future].index << (generations - below[future].generation))
+    ordered = sorted(below, key=lambda future: below[future][1] << (generations - below[future][0]))
     return [cluster for future in ordered for cluster in future.result()]
 
 
-class _Node(NamedTuple):
-    """A node of the tree of halves."""
-
-    generation: int
-    index: int
-
-    def children(self) -> tuple["_Node", "_Node"]:
-        return _Node(self.generation + 1, 2 * self.index), _Node(self.generation + 1, 2 * self.index + 1)
-
-
-def _clusters_below(node: _Node, group: LabelGroup, generations: int, seed: int) -> list[np.ndarray]:
-    halves = bisect(group, (seed, *node))
-    if node.generation == generations - 1:
+def _clusters_below(group: LabelGroup, generation: int, index: int, generations: int, seed: int) -> list[np.ndarray]:
+    halves = bisect(group, (seed, generation, index))
+    if generation == generations - 1:
         return [group.labels[places] for places in halves]
     return [
         cluster
-        for child, places in zip(node.children(), halves, strict=True)
-        for cluster in _clusters_below(child, group.take(places), generations, seed)
+        for side, places in enumerate(halves)
+        for cluster in _clusters_below(group.take(places), generation + 1, 2 * index + side, generations, seed)
     ]
 
 
@@ -190,9 +178,7 @@ def _check_options(cluster_size: int, height: int, branching: int, seed: int, wo
         if value < least:
             raise ValueError(f"{name} is {value}, it must be at least {least}")
     if branching < 2 or branching & (branching - 1):
-        raise ValueError(
-            f"branching is {branching}, it must be a power of two from 2 on, as parts are halved; take 16 or 32"
-        )
+        raise ValueError(f"branching is {branching}, it must be a power of two, as parts are halved; take 16 or 32")
 
 
 def _checked_features(features: csr_matrix | np.ndarray) -> csr_matrix:

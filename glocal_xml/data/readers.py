@@ -6,8 +6,16 @@ from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
 
-from .pecos_formats import is_indexed_line, matrix_file, read_matrix_pairs, read_pecos_pairs
-from .repository_formats import read_aplc_records, read_label_map, read_xc_pairs, sparse_header
+from .repository_formats import (
+    INDEXED_LINE,
+    matrix_file,
+    read_aplc_records,
+    read_label_map,
+    read_matrix_pairs,
+    read_pecos_pairs,
+    read_xc_pairs,
+    sparse_header,
+)
 from .rows import BadRows, Records, RowProblem, clean_row, converted, good_records
 from .text_files import (
     check_file,
@@ -53,7 +61,21 @@ def read_rows(
     path = check_file(path)
     if file_format is None:
         file_format = detect_format(path, text_column=text_column, labels_column=labels_column)
-    _check_options(path, file_format, label_delimiter, labels_path, label_map)
+    if file_format not in FILE_FORMATS:
+        raise ValueError(f"file_format is {file_format!r}, allowed are {list(FILE_FORMATS)}; choose one of them")
+    if file_format == "sparse":
+        raise ValueError(
+            f"{path} is a sparse feature file and holds no texts; train on the raw text files of the dataset "
+            "and read this one with read_sparse to build a label tree"
+        )
+    if label_delimiter == "":
+        raise ValueError("label_delimiter is an empty string; give the character between two labels")
+    for name, value, formats in (
+        ("labels_path", labels_path, ("text_pair", "pecos_npz")),
+        ("label_map", label_map, ("xc_json", "pecos", "pecos_npz")),
+    ):
+        if value is not None and file_format not in formats:
+            raise ValueError(f"{name} belongs to {' and '.join(formats)}, and {path} is {file_format}; leave it out")
     delimiter = label_delimiter or (" " if file_format == "text_pair" else ",")
     if file_format in _WITH_FIELDS:
         pairs = _field_pairs(path, file_format, text_column, labels_column, allow_no_labels)
@@ -110,32 +132,6 @@ def _field_pairs(path: Path, file_format: str, text_column: str, labels_column: 
     return converted(records, parse)
 
 
-def _check_options(
-    path: Path,
-    file_format: str,
-    label_delimiter: str | None,
-    labels_path: str | os.PathLike | None,
-    label_map: str | os.PathLike | None,
-) -> None:
-    if file_format not in FILE_FORMATS:
-        raise ValueError(f"file_format is {file_format!r}, allowed are {list(FILE_FORMATS)}; choose one of them")
-    if file_format == "sparse":
-        raise ValueError(
-            f"{path} is a sparse feature file and holds no texts; train on the raw text files of the dataset "
-            "and read this one with read_sparse to build a label tree"
-        )
-    if label_delimiter == "":
-        raise ValueError("label_delimiter is an empty string; give the character between two labels")
-    for name, value, formats in (
-        ("labels_path", labels_path, ("text_pair", "pecos_npz")),
-        ("label_map", label_map, ("xc_json", "pecos", "pecos_npz")),
-    ):
-        if value is not None and file_format not in formats:
-            raise ValueError(
-                f"{name} belongs to {' and '.join(formats)}, but {path} is read as {file_format}; leave it out"
-            )
-
-
 def valid_rows(
     source: str | os.PathLike, pairs: Records, delimiter: str, allow_no_labels: bool, bad_rows: BadRows | None
 ) -> Iterator[dict[str, Any]]:
@@ -178,9 +174,7 @@ def _labels_file(path: Path, labels_path: str | os.PathLike | None, allow_no_lab
         return None
     if not candidates:
         raise ValueError(f"{path.name!r} does not contain 'texts': rename it, or pass labels_path in Python")
-    raise FileNotFoundError(
-        f"{candidates[0]} with the labels of {path} does not exist; make it, or pass labels_path in Python"
-    )
+    raise FileNotFoundError(f"there is no {candidates[0]} with the labels of {path}; make it, or pass labels_path")
 
 
 def files_of_texts(path: str | os.PathLike, file_format: str) -> list[Path]:
@@ -210,7 +204,7 @@ def detect_format(path: str | os.PathLike, *, text_column: str = "text", labels_
         return "text_pair"
     if matrix_file(path) is not None:
         return "pecos_npz"
-    if is_indexed_line(first):
+    if INDEXED_LINE.match(first):
         return "pecos"
     # An array of objects is refused where it is read.
     if first.startswith((b"{", b"[")) or name.endswith(".jsonl"):

@@ -1,8 +1,10 @@
-"""Formats of public extreme-classification data: APLC_XLNet's CSV, the Repository's JSON and sparse files."""
+"""Formats of public extreme-classification data: APLC_XLNet's CSV, the Repository's JSON and sparse files, PECOS."""
 
 import os
+import re
 from array import array
 from collections import Counter
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from reprlib import repr as shortened
@@ -11,10 +13,21 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from .array_files import read_sparse_matrix
 from .rows import BadRow, Records, RowProblem, check_encodable, converted, good_records
-from .text_files import check_file, read_cells, read_json_objects, read_lines, read_text_lines, table_rows
+from .text_files import (
+    check_file,
+    paired_lines,
+    read_cells,
+    read_json_objects,
+    read_lines,
+    read_text_lines,
+    table_rows,
+)
 
 _LARGEST_INDEX = 2**63 - 1
+# A line that reads `label,label<tab>text`, labels being indices.
+INDEXED_LINE = re.compile(rb"\d+(:[^,\t]*)?(,\d+(:[^,\t]*)?)*\t")
 _SPARSE_LINE = "write `label,label feature:value feature:value` with indices below those of the header"
 
 
@@ -26,9 +39,7 @@ def read_aplc_records(path: Path) -> Records:
         raise ValueError(f"{path}: the header is {header!r}, aplc_csv needs three columns (guid, text, labels)")
     # A file without header would lose its first row.
     if any(name.strip().isdigit() for name in header):
-        raise ValueError(
-            f"{path}, line 1: {shortened(header)} is a row, and not a header; begin with guid,text,labels"
-        )
+        raise ValueError(f"{path}, line 1: {shortened(header)} is a row, no header; begin with guid,text,labels")
     return table_rows(("guid", "text", "labels"), records)
 
 
@@ -45,6 +56,45 @@ def read_xc_pairs(path: Path, label_names: list[str] | None, allow_no_labels: bo
         return text, named_labels(record.get("target_ind", []), label_names)
 
     return converted(read_json_objects(path), parse)
+
+
+def read_pecos_pairs(path: Path, label_names: list[str] | None, allow_no_labels: bool) -> Records:
+    """Yields (line number, (text, labels)) of lines that begin with label indices and a tab."""
+
+    def parse(line: str) -> tuple[str, list[str]]:
+        indices, tab, text = line.partition("\t")
+        if not tab:
+            if not allow_no_labels:
+                raise RowProblem("no tab", "", "write `label,label<tab>text` with labels by their indices")
+            return line, []
+        # What follows a colon is a relevance, of which models here make no use.
+        digits = [item.partition(":")[0] for item in indices.split(",") if item]
+        if not all(item.isascii() and item.isdigit() and len(item) < 20 for item in digits):
+            raise RowProblem("labels that are no indices:", repr(indices[:50]), "write `label,label<tab>text`")
+        return text, named_labels([int(item) for item in digits], label_names)
+
+    return converted(read_text_lines(path), parse)
+
+
+def matrix_file(path: Path) -> Path | None:
+    """The matrix of labels that belongs to a file of texts: `Y.trn.npz` to `X.trn.txt`; none where there is none."""
+    if not (path.name.startswith("X") and path.name.endswith(".txt")):
+        return None
+    candidate = path.with_name(f"Y{path.name[1:].removesuffix('.txt')}.npz")
+    return candidate if candidate.exists() else None
+
+
+def read_matrix_pairs(path: Path, labels_path: str | os.PathLike | None, label_names: list[str] | None) -> Records:
+    """Yields (line number, (text, labels)) of lines of text and the rows of a SciPy matrix in `.npz`."""
+    labels_file = matrix_file(path) if labels_path is None else Path(labels_path)
+    if labels_file is None:
+        raise FileNotFoundError(f"{path} has no labels beside it: call them Y….npz and it X….txt, or pass labels_path")
+    matrix = read_sparse_matrix(labels_file)
+    # A stored zero is no label.
+    matrix.eliminate_zeros()
+    indices = (matrix.indices[start:stop].tolist() for start, stop in pairwise(matrix.indptr))
+    labels = converted(enumerate(indices, start=1), lambda indices: named_labels(indices, label_names))
+    return paired_lines(path, labels_file, labels, unit="row")
 
 
 def named_labels(indices: Any, label_names: list[str] | None) -> list[str]:

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,26 +25,26 @@ _FEATURES = Features({"text": Value("string"), "labels": List(Value("int32"))})
 
 @dataclass
 class FileSource:
-    """A part of a dataset in a file that `read_rows` reads."""
+    """A part of a dataset in a file that `read_rows` reads with these options."""
 
     name: str
-    path: Path
-    streaming: bool
     bad_rows: str
     options: dict[str, Any]
+    path: Path
+    streaming: bool
     digest: str = ""
+
+    def rows(self, bad_rows: BadRows) -> Iterator[dict[str, Any]]:
+        """Yields the valid rows, and reports others."""
+        digest = hashlib.blake2b()
+        for row in read_rows(self.path, bad_rows=bad_rows, **self.options):
+            digest.update(repr(row).encode("utf-8"))
+            yield row
+        self.digest = digest.hexdigest()
 
     def written_labels(self) -> Iterator[Any]:
         """Yields the labels of rows that have some, as they are written."""
         return read_written_labels(self.path, **self.options)
-
-    def scan(self) -> Iterator[list[str]]:
-        """Yields the labels of each valid row, then logs the bad rows."""
-        bad_rows, digest = BadRows(self.bad_rows), hashlib.blake2b()
-        for row in _scanned(self.name, read_rows(self.path, bad_rows=bad_rows, **self.options), bad_rows):
-            digest.update(repr(row).encode("utf-8"))
-            yield row["labels"]
-        self.digest = digest.hexdigest()
 
     def encode(self, label_space: LabelSpace) -> Dataset | IterableDataset:
         """Returns the valid rows with label ids; to be called after `scan`."""
@@ -55,24 +55,47 @@ class FileSource:
 
 
 def _encoded_rows(source: FileSource, label_space: LabelSpace) -> Iterator[dict[str, Any]]:
-    for row in read_rows(source.path, bad_rows=BadRows(source.bad_rows), **source.options):
+    for row in source.rows(BadRows(source.bad_rows)):
         yield {"text": row["text"], "labels": label_space.encode(row["labels"])}
 
 
 @dataclass
-class ColumnReader:
-    """Reads text and labels from the columns of a loaded dataset, by options of `read_rows`."""
+class LoadedSource:
+    """A part of a dataset that is loaded, read by options of `read_rows`."""
 
-    text_column: str = "text"
-    labels_column: str = "labels"
-    label_delimiter: str | None = None
-    allow_no_labels: bool = False
-    class_names: list[str] | None = None
+    name: str
+    bad_rows: str
+    options: dict[str, Any]
+    dataset: Dataset | IterableDataset
 
-    def rows(self, records: Iterable[dict[str, Any]], source: str, bad_rows: BadRows) -> Iterator[dict[str, Any]]:
-        """Yields clean rows of text and label names, and reports others."""
-        pairs = converted(enumerate(records, start=1), self._parse)
-        return valid_rows(source, pairs, self.label_delimiter or ",", self.allow_no_labels, bad_rows)
+    def __post_init__(self) -> None:
+        self.text_column, self.labels_column = (
+            self.options.get(f"{name}_column", name) for name in ("text", "labels")
+        )
+        wanted = [self.text_column, self.labels_column]
+        # A streamed dataset may not know its columns before its first row.
+        known = self.dataset.column_names or wanted
+        needed = wanted[:1] if self.options.get("allow_no_labels") else wanted
+        missing = [column for column in needed if column not in known]
+        if missing:
+            raise ValueError(
+                f"the {self.name} dataset has no column {missing[0]!r}, only {known}; "
+                "name the right ones as text_column and labels_column"
+            )
+        inner = getattr((self.dataset.features or {}).get(self.labels_column), "feature", None)
+        self.class_names = inner.names if isinstance(inner, ClassLabel) else None
+        self.columns = [column for column in wanted if column in known]
+        self.dataset = self.dataset.with_format(None).select_columns(self.columns)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The dataset cache hashes how rows are read, for which it need not read all of them.
+        return {**vars(self), "dataset": None}
+
+    def rows(self, bad_rows: BadRows, records: Iterable[dict[str, Any]] | None = None) -> Iterator[dict[str, Any]]:
+        """Yields the valid rows, of all records or of these, and reports others."""
+        pairs = converted(enumerate(self.dataset if records is None else records, start=1), self._parse)
+        delimiter, allow_no_labels = self.options.get("label_delimiter"), self.options.get("allow_no_labels", False)
+        return valid_rows(f"{self.name} dataset", pairs, delimiter or ",", allow_no_labels, bad_rows)
 
     def _parse(self, row: dict[str, Any]) -> tuple[Any, Any]:
         # Arrow turns a field that a row does not have into a null.
@@ -86,61 +109,35 @@ class ColumnReader:
             labels = [self.class_names[label] for label in labels]
         return row[self.text_column], labels
 
-
-@dataclass
-class LoadedSource:
-    """A part of a dataset that is loaded."""
-
-    name: str
-    dataset: Dataset | IterableDataset
-    bad_rows: str
-    reader: ColumnReader
-    columns: list[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        wanted = [self.reader.text_column, self.reader.labels_column]
-        # A streamed dataset may not know its columns before its first row.
-        known = self.dataset.column_names or wanted
-        needed = wanted[:1] if self.reader.allow_no_labels else wanted
-        missing = [column for column in needed if column not in known]
-        if missing:
-            raise ValueError(
-                f"the {self.name} dataset has no column {missing[0]!r}, only {known}; "
-                "name the right ones as text_column and labels_column"
-            )
-        feature = (self.dataset.features or {}).get(self.reader.labels_column)
-        inner = getattr(feature, "feature", None)
-        self.reader.class_names = inner.names if isinstance(inner, ClassLabel) else None
-        self.columns = [column for column in wanted if column in known]
-        self.dataset = self.dataset.with_format(None).select_columns(self.columns)
-
     def written_labels(self) -> Iterator[Any]:
         """Yields the labels of rows that have some, as they are written."""
-        values = (row.get(self.reader.labels_column) for row in self.dataset)
+        values = (row.get(self.labels_column) for row in self.dataset)
         return (value for value in values if value not in (None, []))
-
-    def scan(self) -> Iterator[list[str]]:
-        """Yields the labels of each valid row, then logs the bad rows."""
-        bad_rows = BadRows(self.bad_rows)
-        rows = self.reader.rows(self.dataset, f"{self.name} dataset", bad_rows)
-        return (row["labels"] for row in _scanned(self.name, rows, bad_rows))
 
     def encode(self, label_space: LabelSpace) -> Dataset | IterableDataset:
         """Returns the valid rows with label ids; to be called after `scan`."""
-        return self.dataset.map(
-            _encode_batch,
-            batched=True,
-            remove_columns=self.columns,
-            features=_FEATURES,
-            fn_kwargs={"reader": self.reader, "label_space": label_space},
-        )
+        given = {"source": self, "label_space": label_space}
+        options = {"batched": True, "remove_columns": self.columns, "features": _FEATURES, "fn_kwargs": given}
+        return self.dataset.map(_encode_batch, **options)
 
 
-def _encode_batch(batch: dict[str, list[Any]], reader: ColumnReader, label_space: LabelSpace) -> dict[str, list[Any]]:
+def _encode_batch(batch: dict[str, list[Any]], source: LoadedSource, label_space: LabelSpace) -> dict[str, list[Any]]:
     records = (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
     # The scan has reported bad rows already; here they are only left out.
-    rows = list(reader.rows(records, "", BadRows("skip")))
+    rows = list(source.rows(BadRows("skip"), records))
     return {"text": [row["text"] for row in rows], "labels": [label_space.encode(row["labels"]) for row in rows]}
+
+
+def scan(source: FileSource | LoadedSource) -> Iterator[list[str]]:
+    """Yields the labels of each valid row, then logs the bad rows."""
+    bad_rows, is_empty = BadRows(source.bad_rows), True
+    for row in source.rows(bad_rows):
+        is_empty = False
+        yield row["labels"]
+    if is_empty:
+        raise ValueError(f"the {source.name} part has no valid rows ({bad_rows.summary()}); give at least one")
+    if bad_rows.total:
+        logger.warning("%s part: %s", source.name, bad_rows.summary())
 
 
 def guess_label_delimiter(
@@ -184,14 +181,3 @@ def read_known_rows(path: str | os.PathLike, known: Iterable[str], **options: An
     if options.get("label_delimiter") is None:
         options["label_delimiter"] = guess_label_delimiter(read_written_labels(path, **options), str(path), set(known))
     return read_rows(path, **options)
-
-
-def _scanned(name: str, rows: Iterable[dict[str, Any]], bad_rows: BadRows) -> Iterator[dict[str, Any]]:
-    is_empty = True
-    for row in rows:
-        is_empty = False
-        yield row
-    if is_empty:
-        raise ValueError(f"the {name} part has no valid rows ({bad_rows.summary()}); give at least one")
-    if bad_rows.total:
-        logger.warning("%s part: %s", name, bad_rows.summary())

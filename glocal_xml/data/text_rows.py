@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 TEXT_FORMATS = ("jsonl", "csv", "tsv", "lines")
 ROW_FORMATS = ("jsonl", "csv", "tsv")
 
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
 _FORMATS_BY_NAME = {
     **{".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv"},
     **{".tab": "tsv", ".txt": "lines"},
@@ -181,9 +180,9 @@ def format_rows(rows: Iterable[dict[str, Any]], file_format: str) -> Iterator[st
     if first is None:
         yield ""
         return
-    mark, end = ("\ufeff", "\r\n") if file_format == "csv" else ("", "\n")
+    mark, end, delimiter = ("\ufeff", "\r\n", ",") if file_format == "csv" else ("", "\n", "\t")
     # A writer returns what the file returns that it writes to: here the line itself.
-    writer = csv.writer(SimpleNamespace(write=str), delimiter=_DELIMITERS[file_format], lineterminator=end)
+    writer = csv.writer(SimpleNamespace(write=str), delimiter=delimiter, lineterminator=end)
     yield mark + writer.writerow(map(_cell, first))
     warned = False
     for row in chain([first], rows):

@@ -1,22 +1,28 @@
-"""What a run takes: memory, products and time of its steps, encoder, heads and optimiser together."""
+"""What a run takes, memory, products and time of its steps, and settings with which it fits into the memory."""
 
+import copy
+import json
 import math
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 from torch import nn
 
 from glocal_xml.modeling import XMTCConfig, XMTCPreTrainedModel
-from glocal_xml.training import XMTCTrainingArguments
+from glocal_xml.training import ModelArguments, XMTCTrainingArguments
 
 from .miniatures import encoder_seconds, optimizer_seconds, planned_heads
-from .planned_model import MOMENTS, optimizer_of, plan_model, trace_encoder
-from .workload import Workload
+from .planned_model import MOMENTS, Workload, optimizer_of, plan_model, planned_config, trace_encoder
 
 # Names, index and counts of the label space, measured on half a million short names.
 _BYTES_OF_A_LABEL = 270
 # Token ids and two masks in the Arrow file, whose pages count once they were read.
 _BYTES_OF_A_TOKEN = 6
+# Of proposals: the shortest texts, the size of label embeddings, and the labels of a cluster.
+_SHORTEST, _SMALL_LABELS, _CLUSTER_SIZE = 64, 128, 100
 
 
 @dataclass(frozen=True)
@@ -118,3 +124,93 @@ def _rows_in_play(config: XMTCConfig, texts: int) -> dict[int, float]:
     """Share of the rows of each sparse table, by its size, that texts update, as if each chose nodes at random."""
     sizes = [*config.tree_levels, config.num_labels]
     return {below: 1 - (1 - min(1.0, config.training_beam / n)) ** texts for n, below in pairwise(sizes)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The arguments of a run as far as its memory depends on them, and its data."""
+
+    model_args: ModelArguments
+    args: XMTCTrainingArguments
+    workload: Workload
+
+    def config(self) -> XMTCConfig:
+        return planned_config(self.model_args, self.workload.num_labels)
+
+    def peak(self, process: int) -> int:
+        """Bytes that the run needs at most."""
+        model = plan_model(self.config(), self.args.gradient_checkpointing)
+        return sum(step_memory(model, self.workload, self.args, process).values())
+
+    def changed(self, flags: dict[str, Any]) -> "Plan":
+        """The plan with other values of the flags of `glocal-xml train`."""
+        model_args, args, workload = copy.copy(self.model_args), copy.copy(self.args), self.workload
+        for name, value in flags.items():
+            if name == "max_length":
+                workload = replace(workload, lengths=np.minimum(workload.lengths, value))
+            else:
+                setattr(model_args if hasattr(model_args, name) else args, name, value)
+        return Plan(model_args, args, workload)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Flags of `glocal-xml train` to add, what they change, and the bytes that the run then needs at most."""
+
+    flags: dict[str, Any]
+    effect: str
+    peak: int
+
+    def __str__(self) -> str:
+        return " ".join(f"--{name} {shlex.quote(json.dumps(value))}" for name, value in self.flags.items())
+
+
+def proposals(plan: Plan, process: int, limit: int) -> list[Proposal]:
+    """Changes with which a run fits, best first; several at once only where none does alone. Empty if none helps."""
+
+    def proposal(chosen: dict[str, dict[str, Any]]) -> Proposal | None:
+        flags: dict[str, Any] = {}
+        for name, value in (flag for change in chosen.values() for flag in change.items()):
+            known = flags.get(name, plan.model_args.model_config)
+            flags[name] = known | value if name == "model_config" else value
+        peak = plan.changed(flags).peak(process)
+        return Proposal(flags, "; ".join(filter(chosen.get, chosen)), peak) if peak <= limit else None
+
+    changes = _changes(plan)
+    alone = [next(filter(None, (proposal({e: flags}) for flags in sizes)), None) for e, sizes in changes.items()]
+    needed = {effect: sizes[-1] for effect, sizes in changes.items()}
+    if any(alone) or not proposal(needed):
+        return list(filter(None, alone))
+    # What turns out not to be needed is taken back, the graver changes first, or made milder.
+    for effect, sizes in reversed(changes.items()):
+        milder = (flags for flags in ({}, *sizes[:-1]) if proposal({**needed, effect: flags}))
+        needed[effect] = next(milder, sizes[-1])
+    return [proposal(needed)]
+
+
+def _changes(plan: Plan) -> dict[str, list[dict[str, Any]]]:
+    """What could be changed, by what that does, the mildest first and so are sizes of one change."""
+    config, args, is_new = plan.config(), plan.args, plan.model_args.model is None
+    batch, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
+    halvings = [2**i for i in range(1, 20)]
+    # The same texts for each update, in more and smaller batches.
+    changes = {
+        "same result, a little slower": [
+            {"per_device_train_batch_size": batch // parts, "gradient_accumulation_steps": accumulated * parts}
+            for parts in halvings
+            if batch % parts == 0
+        ]
+    }
+    if not args.gradient_checkpointing and plan_model(config).encoder.supports_gradient_checkpointing:
+        changes["same result, the encoder's forward pass is made twice"] = [{"gradient_checkpointing": True}]
+    if is_new and getattr(config, "tree_levels", None) == [] and config.num_labels > 4 * _CLUSTER_SIZE:
+        changes["candidate labels instead of all"] = [{"label_tree": {"cluster_size": _CLUSTER_SIZE}}]
+    lengths = [plan.workload.longest // n for n in halvings]
+    changes["texts are cut off earlier"] = [{"max_length": length} for length in lengths if length >= _SHORTEST]
+    if is_new and config.model_type == "glocal_xml":
+        if (config.label_size or config.hidden_size) > _SMALL_LABELS:
+            fields = {"label_size": _SMALL_LABELS, "use_pooler": True}
+            changes["smaller label embeddings"] = [{"model_config": fields}]
+        if config.branches == "both":
+            changes["no label-word attention"] = [{"model_config": {"branches": "global", "shortlist": None}}]
+    return {effect: sizes for effect, sizes in changes.items() if sizes}

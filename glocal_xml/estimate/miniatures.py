@@ -17,10 +17,9 @@ from glocal_xml.modeling import FAMILIES, XMTCConfig, XMTCPreTrainedModel
 from glocal_xml.modeling.encoder import new_encoder
 from glocal_xml.modeling.fused_loss import CPU_CHUNK_BYTES
 from glocal_xml.training import XMTCTrainingArguments
-from glocal_xml.training.gradient_clipping import clip_gradients
+from glocal_xml.training.optimizer import clip_gradients
 
-from .planned_model import LiveBytes, optimizer_of
-from .workload import Workload
+from .planned_model import LiveBytes, Workload, optimizer_of
 
 Run = Callable[[], None]
 # Products of one run of a miniature: enough to be measured, few enough to take a moment.

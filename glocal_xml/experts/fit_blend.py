@@ -10,8 +10,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from glocal_xml.calibration import ScoredLabels, best_threshold
-from glocal_xml.calibration.threshold import check_average
+from glocal_xml.calibration import ScoredLabels, best_threshold, check_average
 from glocal_xml.data import LabelSpace
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.modeling.encoder import each_once, evaluation_mode

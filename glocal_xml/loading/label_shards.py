@@ -120,9 +120,7 @@ def prepare(model: XMTCPreTrainedModel, num_shards: int) -> None:
             "`distributed_config`, or build one without a tree."
         )
     if math.ceil(num_labels / num_shards) * (num_shards - 1) >= num_labels:
-        raise ValueError(
-            f"{num_labels} labels in equal parts leave nothing for the last of {num_shards}; lower `tp_size`."
-        )
+        raise ValueError(f"{num_labels} labels leave nothing for the last of {num_shards} parts; lower `tp_size`.")
     # What tensor parallelism splits; all else is whole everywhere.
     model._tp_plan = {name: "colwise" for name, module in model.named_modules() if isinstance(module, LabelTable)}
 

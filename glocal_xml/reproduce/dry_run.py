@@ -8,8 +8,7 @@ import psutil
 
 from glocal_xml.analysis.run_study import plan_study
 from glocal_xml.estimate import estimate_run, in_words, planned_config
-from glocal_xml.estimate.planned_model import check_encoder
-from glocal_xml.estimate.workload import described_workload
+from glocal_xml.estimate.planned_model import check_encoder, described_workload
 from glocal_xml.plain_errors import mendable, one_line
 from glocal_xml.runs.prepare import load_tokenizer
 from glocal_xml.runs.run_once import Arguments

@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.atomic_file import write_atomically
-from glocal_xml.calibration import ScoredLabels, best_threshold, judge_scores, report_lines
-from glocal_xml.calibration.threshold import measures_at
+from glocal_xml.calibration import ScoredLabels, best_threshold, judge_scores, measures_at, report_lines
 from glocal_xml.data import LabelSpace, XMTCCollator
 from glocal_xml.experts import MIN_TEXTS, blend_pairs, fit_blend, fixed_blend, log_frequencies, texts_in_memory
 from glocal_xml.experts.fit_blend import CANDIDATES, BlendPairs

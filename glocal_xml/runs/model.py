@@ -23,9 +23,8 @@ from glocal_xml.modeling import (
 )
 from glocal_xml.modeling.encoder import position_limit
 from glocal_xml.trained_model import check_vocabulary, load_trained_model, plain_model_errors
-from glocal_xml.training.arguments import ModelArguments, XMTCTrainingArguments
+from glocal_xml.training.arguments import ModelArguments, XMTCTrainingArguments, check_processes
 from glocal_xml.training.frozen_encoder import reads_one_embedding
-from glocal_xml.training.processes import check_processes
 
 from .prepare import encoder_path, encoder_tokenizer, follow_validation, settle_metrics
 from .word_encoder import WORD_ENCODER, make_word_encoder

@@ -10,9 +10,8 @@ import transformers
 from transformers import set_seed
 from transformers.trainer_utils import SaveStrategy
 
-from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
-from glocal_xml.training.processes import check_together
-from glocal_xml.training.time_budget import TimeBudget
+from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments, check_together
+from glocal_xml.training.callbacks import TimeBudget
 from glocal_xml.training.trainer import XMTCTrainer
 from glocal_xml.training.whole_checkpoints import last_good_checkpoint
 

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from glocal_xml.data import load_word_vectors, train_word_tokenizer
-from glocal_xml.data.word_tokenizer import vocabulary
+from glocal_xml.data.words import vocabulary
 from glocal_xml.loading.start_model import make_config
 from glocal_xml.modeling import WordLSTMConfig, WordLSTMModel
 

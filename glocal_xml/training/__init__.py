@@ -3,8 +3,7 @@
 from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 from .callbacks import evaluation_line
 from .collapse import CollapseWatch
-from .gradient_clipping import clip_gradients
-from .optimizer import create_optimizer, parameter_groups
+from .optimizer import clip_gradients, create_optimizer, parameter_groups
 from .rankings import branch_metrics, final_name
 from .run_parser import parse_arguments
 from .trainer import XMTCTrainer, known_labels

@@ -60,7 +60,5 @@ def rank_windows(
     """The best labels of each text of a batch of windows, final and per branch, and the final scores."""
     fields = {name: values for name, values in inputs.items() if name not in ("labels", WINDOW_COUNTS)}
     best = best_of_windows(model, fields, inputs[WINDOW_COUNTS].tolist(), score, top_k)
-    output = XMTCOutput(top_k_ids=best.ids, top_k_scores=best.scores)
-    if len(model.branch_names) > 1:
-        output.branch_top_k_ids = best.branch_ids
-    return rankings(model, output)
+    branch_ids = best.branch_ids if len(model.branch_names) > 1 else None
+    return rankings(model, XMTCOutput(top_k_ids=best.ids, top_k_scores=best.scores, branch_top_k_ids=branch_ids))

@@ -1,4 +1,4 @@
-"""What a run tells about itself while it trains."""
+"""What a run tells about itself while it trains, and training for a given time."""
 
 import logging
 import time
@@ -6,11 +6,12 @@ from collections.abc import Sized
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerCallback, TrainerState
 
+from .rankings import result_rows
 from .run_facts import hardware, peak_memory_gb
-from .time_budget import TimeBudget
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,46 @@ class EpochStarter(TrainerCallback):
         self.epoch += 1
 
 
+class TimeBudget(TrainerCallback):
+    """
+    Ends training so many seconds from now on, whenever it starts, or when all epochs are done; the learning rate rises
+    in a share of that time (`warmup`).
+    """
+
+    def __init__(self, seconds: float, warmup: float):
+        self.seconds, self.warmup = max(1.0, seconds), warmup
+        self.end = time.monotonic() + self.seconds
+        self.started: float | None = None
+        self.max_steps = 1
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.started, self.max_steps = time.monotonic(), max(1, state.max_steps)
+        # Texts are tokenised meanwhile.
+        self.seconds = max(1.0, self.end - self.started)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.progress(state.global_step) >= 1:
+            control.should_training_stop = True
+
+    def progress(self, step: int) -> float:
+        """What part of the time or of the steps, whichever is more, is over."""
+        if self.started is None:
+            return 0.0
+        return min(1.0, max((time.monotonic() - self.started) / self.seconds, step / self.max_steps))
+
+    def scheduler(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
+        """A learning rate that rises and then falls to zero as the time goes by."""
+
+        def factor(step: int) -> float:
+            progress = self.progress(step)
+            if progress < self.warmup:
+                # Not zero at the first step, which would be lost.
+                return max(progress, 0.01) / self.warmup
+            return (1 - progress) / (1 - self.warmup)
+
+        return LambdaLR(optimizer, factor)
+
+
 class RunReporter(ProgressCallback):
     """Progress bars, a short line about the loss now and then, and one line per evaluation."""
 
@@ -53,10 +94,9 @@ class RunReporter(ProgressCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
             options = {"dynamic_ncols": True, "disable": args.disable_tqdm}
-            if self.time_budget is None:
-                self.training_bar = tqdm(total=state.max_steps, **options)
-            else:
-                self.training_bar = tqdm(total=round(self.time_budget.seconds), unit="s", **options)
+            if self.time_budget is not None:
+                options |= {"total": round(self.time_budget.seconds), "unit": "s"}
+            self.training_bar = tqdm(**{"total": state.max_steps, **options})
         self.current_step = 0
         self._first = None
 
@@ -87,21 +127,21 @@ class RunReporter(ProgressCallback):
 
     def on_log(self, args, state, control, logs: dict[str, Any] | None = None, **kwargs):
         if state.is_world_process_zero and logs and "loss" in logs:
+            # What the loss consists of, where it has several terms.
+            terms = [f"{name.removesuffix('_loss')} {logs[name]:.5f}" for name in logs if name.endswith("_loss")]
+            left = f" of {state.max_steps}"
+            if self.time_budget is not None:
+                left = f", {self.time_budget.seconds * (1 - self.time_budget.progress(state.global_step)):.0f} s left"
             logger.info(
                 "step %d%s, epoch %.2f: loss %.5f%s, gradient norm %.3g, learning rate %.3g",
                 state.global_step,
-                self._left(state),
+                left,
                 state.epoch or 0.0,
                 float(logs["loss"]),
-                loss_terms(logs),
+                f" ({', '.join(terms)})" if terms else "",
                 float(logs.get("grad_norm", float("nan"))),
                 float(logs.get("learning_rate", float("nan"))),
             )
-
-    def _left(self, state: TrainerState) -> str:
-        if self.time_budget is None:
-            return f" of {state.max_steps}"
-        return f", {self.time_budget.seconds * (1 - self.time_budget.progress(state.global_step)):.0f} s left"
 
     def on_evaluate(self, args, state, control, metrics: dict[str, float] | None = None, **kwargs):
         super().on_evaluate(args, state, control, **kwargs)
@@ -174,24 +214,13 @@ def loss_curve(log_history: list[dict[str, Any]], points: int) -> list[tuple[int
     return [losses[round(i * (len(losses) - 1) / (points - 1))] for i in range(points)]
 
 
-def loss_terms(logs: dict[str, Any]) -> str:
-    """What the loss consists of: ` (individual 0.01234, diversity -0.00012)`; nothing for a single term."""
-    terms = {name.removesuffix("_loss"): value for name, value in logs.items() if name.endswith("_loss")}
-    return f" ({', '.join(f'{name} {value:.5f}' for name, value in terms.items())})" if terms else ""
-
-
 def evaluation_line(metrics: dict[str, float], metrics_at: list[int], final: str, prefix: str = "eval_") -> str:
     """P@k of every branch in percent, on one line: `both 85.9 / 62.1 / 47.1 | global …`."""
-    suffix = f"precision@{metrics_at[0]}"
-    # The final ranking has bare names, a branch `name/metric`.
-    branches = [
-        name.removesuffix(suffix).removeprefix(prefix)
-        for name in metrics
-        if name == prefix + suffix or name.endswith(f"/{suffix}")
-    ]
-    parts = []
-    for branch in branches:
-        values = [metrics[f"{prefix}{branch}precision@{k}"] for k in metrics_at]
-        parts.append(f"{branch.rstrip('/') or final} {' / '.join(f'{100 * value:.2f}' for value in values)}")
+    branches = {
+        branch: " / ".join(f"{100 * row[f'precision@{k}']:.2f}" for k in metrics_at)
+        for branch, row in result_rows(metrics, prefix.removesuffix("_"), final).items()
+        if f"precision@{metrics_at[0]}" in row
+    }
+    parts = " | ".join(f"{branch} {values}" for branch, values in branches.items())
     loss = f"loss {metrics[f'{prefix}loss']:.5f} | " if f"{prefix}loss" in metrics else ""
-    return f"{loss}P@{'/'.join(map(str, metrics_at))}: {' | '.join(parts)}"
+    return f"{loss}P@{'/'.join(map(str, metrics_at))}: {parts}"

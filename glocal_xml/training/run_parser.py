@@ -18,6 +18,13 @@ from .arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 _DEEPEST = 20
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML takes 1e-4, without a point, for a string; here it is a number."""
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.?\d*[eE][-+]?\d+$"), "-+0123456789")
+
+
 class _RunParser(HfArgumentParser):
     """Complains in one line; its help has all arguments of Trainer."""
 
@@ -76,7 +83,7 @@ def read_recipe(path: str) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         _check_nesting(path, text)
-        recipe = yaml.safe_load(text)
+        recipe = yaml.load(text, _Loader)
     except FileNotFoundError:
         raise ValueError(f"There is no recipe {path}.") from None
     except UnicodeDecodeError as error:
@@ -89,7 +96,7 @@ def read_recipe(path: str) -> dict[str, Any]:
         raise ValueError(f"{path} must be a mapping from argument names to values.")
     if wrong := [name for name in recipe if not isinstance(name, str)]:
         raise ValueError(f"{path}: {wrong[0]!r} is no argument name.")
-    return {name: _with_exponents(value) for name, value in recipe.items()}
+    return recipe
 
 
 def _with_types(source: str | None, recipe: dict[str, Any], kinds: Iterable[type]) -> dict[str, Any]:
@@ -116,11 +123,3 @@ def _check_nesting(path: str, text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             raise ValueError(f"{path} is nested too deeply: it must be a mapping from argument names to values.")
-
-
-def _with_exponents(value: Any) -> Any:
-    # YAML takes 1e-4, without a point, for a string.
-    if isinstance(value, dict):
-        return {name: _with_exponents(item) for name, item in value.items()}
-    is_number = isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value)
-    return float(value) if is_number else value

@@ -20,16 +20,13 @@ from glocal_xml.hub.run_files import CARD_FILE
 from glocal_xml.loading.load_checks import check_finite
 from glocal_xml.modeling import XMTCPreTrainedModel
 
-from .arguments import XMTCTrainingArguments
+from .arguments import XMTCTrainingArguments, check_processes
 from .batches import WINDOW_COUNTS, GroupedByLength, WindowCollator, rank_windows
-from .callbacks import EpochStarter, RunReporter, TrainingFacts
+from .callbacks import EpochStarter, RunReporter, TimeBudget, TrainingFacts
 from .collapse import CollapseWatch
-from .gradient_clipping import clip_gradients
-from .optimizer import create_optimizer
-from .processes import check_processes
+from .optimizer import clip_gradients, create_optimizer
 from .rankings import FINAL, branch_metrics, final_name, rankings, settle_ranks
-from .time_budget import TimeBudget
-from .trainer_card import write_trainer_card
+from .run_facts import write_trainer_card
 from .whole_checkpoints import check_loss, write_manifest
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from test_other_libraries import MODELS, make_model
 from glocal_xml import GlocalXMLForMultiLabel, load_xmtc_dataset
 from glocal_xml.data import tokenize
 from glocal_xml.training import XMTCTrainer, XMTCTrainingArguments
-from glocal_xml.training.processes import check_sharding
+from glocal_xml.training.arguments import check_sharding
 
 
 @pytest.mark.compatibility(

@@ -18,7 +18,7 @@ from glocal_xml.data import BadRow, LabelSpace, LabelTree, read_rows, read_text_
 from glocal_xml.data.array_files import read_arrays, read_sparse_matrix
 from glocal_xml.data.rows import BadRows
 from glocal_xml.data.text_files import LONGEST_LINE, read_names
-from glocal_xml.data.word_vectors import load_word_vectors
+from glocal_xml.data.words import load_word_vectors
 from glocal_xml.ensembles.prediction_files import read_prediction_file
 
 GOOD = {

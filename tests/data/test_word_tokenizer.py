@@ -2,7 +2,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from glocal_xml.data import train_word_tokenizer
-from glocal_xml.data.word_tokenizer import vocabulary
+from glocal_xml.data.words import vocabulary
 
 TEXTS = ["The fox, the FOX; a moon!", "a moon\n\nover foo_bar 2.0", "over the moon", "zebra ant"]
 

@@ -12,10 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from glocal_xml.cli import main as cli
 from glocal_xml.data import build_label_tree, tree_level_sizes
 from glocal_xml.estimate import Workload, estimate_run, miniatures
-from glocal_xml.estimate.estimate import step_memory
+from glocal_xml.estimate.estimate import Plan, proposals, step_memory
 from glocal_xml.estimate.miniatures import counted_flops, planned_heads
 from glocal_xml.estimate.planned_model import LiveBytes, optimizer_of, plan_model, planned_config, trace_encoder
-from glocal_xml.estimate.proposals import Plan, proposals
 from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, LightAttentionConfig, MEXMLConfig
 from glocal_xml.modeling.encoder import encode_texts
 from glocal_xml.modeling.label_tree import SparseLabelTable

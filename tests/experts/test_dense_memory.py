@@ -12,7 +12,7 @@ from tiny_encoders import WORDS
 from transformers import AutoModel
 
 from glocal_xml.data import LabelSpace
-from glocal_xml.data.word_tokenizer import train_word_tokenizer
+from glocal_xml.data.words import train_word_tokenizer
 from glocal_xml.experts import ExpertTexts, add_to_dense, embed, remember, remove_from_memory, text_embeddings
 from glocal_xml.experts.memory import extended
 from glocal_xml.experts.token_rows import padded_ids

@@ -22,7 +22,7 @@ from huggingface_hub.errors import StrictDataclassError
 from tiny_encoders import WORDS
 from transformers import AutoModel, AutoModelForSequenceClassification, pipeline
 
-from glocal_xml.data.word_tokenizer import train_word_tokenizer
+from glocal_xml.data.words import train_word_tokenizer
 from glocal_xml.modeling import TextExpertsConfig
 from glocal_xml.modeling.configuration_base import EXPERTS
 

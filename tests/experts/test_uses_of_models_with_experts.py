@@ -11,7 +11,7 @@ from transformers import AutoModel
 
 from glocal_xml.cli import main
 from glocal_xml.data import LabelSpace
-from glocal_xml.data.word_tokenizer import train_word_tokenizer
+from glocal_xml.data.words import train_word_tokenizer
 from glocal_xml.export import exported, quantized
 from glocal_xml.loading import label_shards
 

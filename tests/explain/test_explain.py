@@ -16,7 +16,7 @@ from glocal_xml import (
     MEXMLForMultiLabel,
     explain,
 )
-from glocal_xml.data.word_tokenizer import train_word_tokenizer
+from glocal_xml.data.words import train_word_tokenizer
 from glocal_xml.modeling import WordLSTMConfig
 
 # Models compute in single precision, and round otherwise where other labels are scored beside the one in question.

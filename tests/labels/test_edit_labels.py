@@ -12,9 +12,7 @@ from tiny_encoders import ENCODER_CONFIGS
 from transformers import AutoModel
 
 from glocal_xml.data import LabelSpace
-from glocal_xml.labels import edit_labels
-from glocal_xml.labels.edit import plan_changes
-from glocal_xml.labels.table_rows import tree_rows
+from glocal_xml.labels import edit_labels, plan_changes, tree_rows
 from glocal_xml.modeling import FAMILIES
 from glocal_xml.modeling.label_tree import CandidateTree
 

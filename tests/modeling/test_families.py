@@ -15,9 +15,9 @@ from plain_candidates import make_tree, plain_candidate_loss
 from tiny_encoders import ENCODER_CONFIGS, WORDS
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, pipeline
 
-from glocal_xml.data.word_tokenizer import train_word_tokenizer
+from glocal_xml.data.words import train_word_tokenizer
 from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, LightAttentionConfig, MEXMLConfig
-from glocal_xml.training.rowwise_adamw import RowwiseAdamW
+from glocal_xml.training.optimizer import RowwiseAdamW
 
 NUM_LABELS = 23
 # In no order, so that labels are not by chance where their frequency puts them.

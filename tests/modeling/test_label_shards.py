@@ -19,7 +19,7 @@ from glocal_xml.modeling import (
 )
 from glocal_xml.modeling.label_scores import TopLabels
 from glocal_xml.runs.split_labels import load_split_state, save_split_state
-from glocal_xml.training.gradient_clipping import clip_gradients
+from glocal_xml.training.optimizer import clip_gradients
 
 # Twelve for the first process and eleven for the second.
 NUM_LABELS = 23

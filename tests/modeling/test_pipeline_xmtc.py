@@ -16,7 +16,7 @@ from tiny_encoders import ENCODER_CONFIGS, WORDS
 from torch.utils.data import Dataset
 from transformers import AutoModel, pipeline
 
-from glocal_xml.data.word_tokenizer import train_word_tokenizer
+from glocal_xml.data.words import train_word_tokenizer
 from glocal_xml.modeling import FAMILIES, APLCXLNetConfig, GlocalXMLConfig, LightAttentionConfig, MEXMLConfig
 from glocal_xml.modeling.text_windows import text_start, text_windows, window_runs
 

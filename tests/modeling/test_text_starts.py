@@ -13,7 +13,7 @@ from transformers import (
     XLNetTokenizer,
 )
 
-from glocal_xml.data.word_tokenizer import train_word_tokenizer
+from glocal_xml.data.words import train_word_tokenizer
 from glocal_xml.modeling.text_windows import TextStarts, all_token_ids
 
 TEXTS = [

@@ -19,7 +19,7 @@ from glocal_xml.experts.choose import default_lexical_settings
 from glocal_xml.modeling import TextExpertsForMultiLabel
 from glocal_xml.runs.experts import held_out_texts, read_label_texts
 from glocal_xml.runs.time_plan import has_time, seconds_for_heads
-from glocal_xml.training.time_budget import TimeBudget
+from glocal_xml.training.callbacks import TimeBudget
 
 TASK = "extreme-multi-label-classification"
 
@@ -211,7 +211,7 @@ def test_a_budget_of_time_ends_the_training(flags, tmp_path):
 
 def test_the_rate_follows_the_clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("glocal_xml.training.time_budget.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("glocal_xml.training.callbacks.time.monotonic", lambda: now[0])
     budget = TimeBudget(100.0, warmup=0.1)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     scheduler = budget.scheduler(optimizer)
@@ -226,7 +226,7 @@ def test_the_rate_follows_the_clock(monkeypatch):
 
 def test_time_that_passes_before_training_is_part_of_the_budget(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("glocal_xml.training.time_budget.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("glocal_xml.training.callbacks.time.monotonic", lambda: now[0])
     budget = TimeBudget(50.0, warmup=0.1)
     state, control = SimpleNamespace(max_steps=10**6, global_step=1), SimpleNamespace(should_training_stop=False)
     now[0] = 1020.0

@@ -17,6 +17,7 @@ module_learning_rates: {encoder: 1e-4, local_head: 2e-3}
 num_train_epochs: 3
 metrics_at: 2
 dataset_config: "2020"
+text_column: "1e5"
 seed: "7"
 """
 
@@ -35,6 +36,7 @@ def test_recipe_with_flags_on_top(recipe, tmp_path):
     assert model.model_config == {"local_layer": 1, "temperature": 0.5}
     assert training.module_learning_rates == {"encoder": 1e-4, "local_head": 2e-3}
     assert data.train_file == "train.jsonl" and data.dataset_config == "2020"
+    assert data.text_column == "1e5", "what is quoted is a text"
     assert training.metrics_at == [2] and training.seed == 7
     assert training.num_train_epochs == 1 and training.output_dir == str(tmp_path)
 

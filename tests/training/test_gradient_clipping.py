@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from glocal_xml.training.gradient_clipping import clip_gradients
+from glocal_xml.training.optimizer import clip_gradients
 
 
 def plain_model():

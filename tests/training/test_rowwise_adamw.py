@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from glocal_xml.training.rowwise_adamw import RowwiseAdamW, for_sparse_tables
+from glocal_xml.training.optimizer import RowwiseAdamW, for_sparse_tables
 
 OPTIONS = {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-12, "weight_decay": 0.1}
 

@@ -4,19 +4,20 @@ import copy
 import logging
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import nn
+from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace
 from glocal_xml.data.dataset import warn_of_names
 from glocal_xml.experts import lexical_with_labels, log_frequencies, memory_with_labels
+from glocal_xml.experts.token_rows import sparse_rows, whole_text_ids
 from glocal_xml.modeling import AdaptiveLabelClusters, XMTCPreTrainedModel
 from glocal_xml.modeling.configuration_base import EXPERTS
+from glocal_xml.modeling.encoder import encode_texts, evaluation_mode, position_limit
 from glocal_xml.modeling.label_tree import CandidateTree
-
-from .similar_names import most_similar
-from .table_rows import cluster_rows, label_tables, tree_rows
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ _OF_EXPERTS = (*EXPERTS, "log_frequencies")
 _TOLD = 20
 # Cosine of two names from which on one says something about the other.
 _SIMILAR = 0.3
+# Tokens of a name that are read, and names of a batch.
+_TOKENS, _NAMES_AT_A_TIME = 64, 128
 
 
 @torch.no_grad()
@@ -183,3 +186,92 @@ def _give_experts(
         frequencies = old.log_frequencies[kept]
         of_new = torch.as_tensor(log_frequencies(label_space)[len(kept) :]).to(frequencies)
         new.set_blend(copy.deepcopy(old.config.blend), torch.cat([frequencies, of_new]))
+
+
+@torch.no_grad()
+def most_similar(
+    model: XMTCPreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_names: Sequence[str], names: Sequence[str]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    The place in `names` of the one most similar to each new name, and how similar it is, both (new names,).
+
+    Names are compared by the cosine of their mean token states in the last layer; without an encoder, by that of the
+    tokens that they have in common, rare ones counting more.
+    """
+    if model.encoder is None:
+        counter = copy.deepcopy(next(iter(model.text_experts().values())).counter).cpu()
+        # Of length one, of shape (names, features).
+        new, known = (sparse_rows(whole_text_ids(group, tokenizer), counter) for group in (new_names, names))
+        similar = new @ known.T
+        places, values = similar.argmax(axis=1), similar.max(axis=1).toarray()
+        return tuple(torch.from_numpy(np.asarray(found).ravel()).to(model.device) for found in (places, values))
+    new, known = (_name_embeddings(model, tokenizer, group) for group in (new_names, names))
+    best = [(rows @ known.T).max(dim=1) for rows in new.split(_NAMES_AT_A_TIME)]
+    return torch.cat([found.indices for found in best]), torch.cat([found.values for found in best])
+
+
+def _name_embeddings(
+    model: XMTCPreTrainedModel, tokenizer: PreTrainedTokenizerBase, names: Sequence[str]
+) -> torch.Tensor:
+    """Of length one, of shape (names, hidden)."""
+    last, longest = model.config.num_hidden_layers, min(_TOKENS, position_limit(model.encoder) or _TOKENS)
+    # Names of like length together, so that little is padding.
+    order = sorted(range(len(names)), key=lambda i: len(names[i]))
+    result = torch.zeros(len(names), model.config.hidden_size, device=model.device, dtype=model.dtype)
+    with evaluation_mode(model):
+        for start in tqdm(range(0, len(names), _NAMES_AT_A_TIME), desc="reading names", disable=None):
+            places = order[start : start + _NAMES_AT_A_TIME]
+            options = {"padding": True, "truncation": True, "max_length": longest, "return_tensors": "pt"}
+            batch = tokenizer([names[i] for i in places], **options).to(model.device)
+            encoded = encode_texts(model.encoder, {last}, batch["input_ids"], batch["attention_mask"])
+            mask = encoded.mask.unsqueeze(-1)  # (names, tokens, 1)
+            states = encoded.hidden_states[last]  # (names, tokens, hidden)
+            result[places] = (states * mask).sum(dim=1) / mask.sum(dim=1)
+    return nn.functional.normalize(result, dim=1)
+
+
+def label_tables(head: nn.Module) -> list[nn.Module]:
+    """The tables of a head that have a row per label."""
+    return [module for module in head.modules() if hasattr(module, "read")]
+
+
+def cluster_rows(
+    head: AdaptiveLabelClusters, origins: torch.Tensor
+) -> tuple[dict[nn.Module, torch.Tensor], list[int]]:
+    """
+    Old rows of the table of each cluster, and the cluster of each new label: that of the old label that it comes from,
+    `origins`, (new labels,).
+    """
+    rows, places = {}, head.label_places[origins]
+    cluster_of = torch.zeros_like(places)
+    for cluster, run in enumerate(head.runs):
+        inside = (places >= run.start) & (places < run.stop)  # (new labels,)
+        if not inside.any():
+            raise ValueError(
+                f"No label of cluster {cluster}, counted from the most frequent, is left: APLC-XLNet needs at least "
+                "one in each; keep one of them, or train a new model."
+            )
+        cluster_of[inside] = cluster
+        # Within a cluster labels stand in the order of their ids.
+        owner = head.tails[cluster - 1] if cluster else head
+        rows[owner.label_embeddings] = places[inside] - run.start
+    return rows, cluster_of.tolist()
+
+
+def tree_rows(
+    tree: CandidateTree, origins: torch.Tensor
+) -> tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor]]:
+    """
+    The tree without nodes that have no label: where children start at each level, the order of the labels, and the old
+    nodes that are left at each level. `origins` is as in [`cluster_rows`].
+    """
+    parents = tree.label_clusters[origins]
+    label_order = parents.argsort(stable=True)
+    child_starts, nodes_left = [], []
+    for level in range(len(tree.level_sizes) - 1, -1, -1):
+        nodes, numbers = parents.unique(return_counts=True)
+        child_starts.append(torch.cat([numbers.new_zeros(1), numbers.cumsum(0)]))
+        nodes_left.append(nodes)
+        if level > 0:
+            parents = torch.searchsorted(tree.child_starts(level - 1), nodes, right=True) - 1
+    return child_starts[::-1], label_order, nodes_left[::-1]

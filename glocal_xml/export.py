@@ -1,10 +1,16 @@
-"""Models as programs of `torch.export`, which need neither this package nor Transformers, and as ONNX files."""
+"""
+Trained models for use elsewhere: with an int8 encoder, as a program of `torch.export`, which needs neither this
+package nor Transformers, or as ONNX.
+"""
 
+import copy
 import importlib.util
+import warnings
 from typing import Any
 
 import torch
 from torch import nn
+from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
 from torch.export import Dim, ExportedProgram
 
 from glocal_xml.modeling import XMTCPreTrainedModel
@@ -94,3 +100,35 @@ def _check(model: XMTCPreTrainedModel) -> None:
         raise ValueError(f"The encoder {encoder} decides by the lengths of texts what it computes: no export of it.")
     if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
         raise ValueError("The labels of this model are split over processes: load it whole to export it.")
+
+
+def quantized(model: XMTCPreTrainedModel) -> XMTCPreTrainedModel:
+    """
+    A copy of a model for prediction: the linear layers of its encoders have int8 weights, a scale for each row, and
+    quantise what they are given on the fly. Heads, label tables and experts stay as they are.
+
+    It is made in a second, lives in this process and is neither saved nor trained.
+
+    Args:
+        model: A trained model on the CPU; it is left as it is.
+    """
+    if model.device.type != "cpu":
+        raise ValueError(f"int8 is for prediction on a CPU, and the model is on {model.device}: `model.to('cpu')`.")
+    if model.encoder is None:
+        raise ValueError("A model without an encoder has no linear layers to quantise: use the model itself.")
+    encoders = [model.encoder, *(getattr(model, "level_encoders", None) or ())]
+    if not any(isinstance(module, nn.Linear) for encoder in encoders for module in encoder.modules()):
+        raise ValueError(f"{model.config.encoder.model_type} has no linear layers to quantise: use the model itself.")
+    result = copy.deepcopy(model).eval()
+    with warnings.catch_warnings():
+        # torch announces its removal; what is to replace it, torchao, was 20 times slower on a CPU without AVX-512.
+        warnings.simplefilter("ignore", (DeprecationWarning, UserWarning))
+        for encoder in (result.encoder, *(getattr(result, "level_encoders", None) or ())):
+            quantize_dynamic(encoder, {nn.Linear: per_channel_dynamic_qconfig}, inplace=True)
+    # torch cannot write packed weights as safetensors, and would leave half a folder.
+    result.save_pretrained = _refuse_to_save
+    return result
+
+
+def _refuse_to_save(*args: Any, **kwargs: Any) -> None:
+    raise ValueError("A model with an int8 encoder is not saved: save the model that it was made of.")
