@@ -9,8 +9,7 @@ import pandas as pd
 
 from glocal_xml.atomic_file import write_atomically
 
-from .points import MeasuredPoint
-from .studies import Study
+from .studies import MeasuredPoint, Study
 
 # Colours of Okabe and Ito, told apart with any colour vision; the shapes tell them apart in grey.
 _STYLES = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D")]

@@ -32,6 +32,27 @@ class Study:
     first_layer: int | None = None
 
 
+@dataclass(frozen=True)
+class MeasuredPoint:
+    """A point trained with one seed: its `results.json` and `divergences.json`."""
+
+    point: Point
+    seed: int
+    folder: Path
+    results: dict[str, Any]
+    divergences: dict[str, Any]
+
+    @property
+    def final_branch(self) -> str:
+        """What the results call the final ranking, which they list first."""
+        return next(iter(self.results["test"]))
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """The first columns of its rows in tables."""
+        return {"point": self.point.name, "x": self.point.x, "line": self.point.line, "seed": self.seed}
+
+
 _FILE = Path(__file__).with_name("studies.yaml")
 STUDIES = [Study(**row) for row in yaml.safe_load(_FILE.read_text(encoding="utf-8"))]
 

@@ -13,8 +13,7 @@ from glocal_xml.hub.model_card import band_limits, percent, ranks
 from glocal_xml.hub.run_files import BASELINE
 
 from .figures import write_figures
-from .points import MeasuredPoint
-from .studies import Study
+from .studies import MeasuredPoint, Study
 
 Row = dict[str, Any]
 _TEMPLATE = Path(__file__).with_name("summary.md.jinja")

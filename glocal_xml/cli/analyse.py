@@ -13,43 +13,15 @@ examples:
 """
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import Any
 
 from glocal_xml.analysis.studies import STUDIES
 
-from .command_parser import CommandParser, add_overwrite, command_parser
-
-if TYPE_CHECKING:
-    from glocal_xml.analysis.points import MeasuredPoint
+from .command_parser import add_overwrite, command_parser
 
 
-def main(argv: list[str]) -> "list[MeasuredPoint]":
+def main(argv: list[str]) -> list[Any]:
     """Runs the study that the arguments ask for; returns its measured points."""
-    parser = _parser()
-    if not argv:
-        parser.print_help()
-        return []
-    own, train_argv = parser.parse_known_args(argv)
-    # What follows takes seconds, which the help need not.
-    from glocal_xml.analysis.run_study import run_study
-    from glocal_xml.runs.run import quieten, start_logging
-    from glocal_xml.training import parse_arguments
-
-    start_logging()
-    arguments = parse_arguments(train_argv, prog=parser.prog)
-    quieten(arguments[2])
-    return run_study(
-        own.study,
-        arguments,
-        command=f"glocal-xml analyse {shlex.join(argv)}",
-        layers=own.layers,
-        seeds=own.seeds,
-        overwrite=own.overwrite_output,
-        keep_models=own.keep_models,
-    )
-
-
-def _parser() -> CommandParser:
     studies = "\n\n".join(f"{study.name} ({study.model_type}): {study.reproduces}" for study in STUDIES)
     parser = command_parser(
         "analyse", (__doc__ or "").format(studies=studies), usage="%(prog)s STUDY [RECIPE.yaml] [OPTIONS]"
@@ -70,4 +42,23 @@ def _parser() -> CommandParser:
     add_overwrite(
         parser, "train points anew whose settings have changed; counts only on the command line, not in a recipe"
     )
-    return parser
+    if not argv:
+        parser.print_help()
+        return []
+    own, train_argv = parser.parse_known_args(argv)
+    from glocal_xml.analysis.run_study import run_study
+    from glocal_xml.runs.run import quieten, start_logging
+    from glocal_xml.training import parse_arguments
+
+    start_logging()
+    arguments = parse_arguments(train_argv, prog=parser.prog)
+    quieten(arguments[2])
+    return run_study(
+        own.study,
+        arguments,
+        command=f"glocal-xml analyse {shlex.join(argv)}",
+        layers=own.layers,
+        seeds=own.seeds,
+        overwrite=own.overwrite_output,
+        keep_models=own.keep_models,
+    )

@@ -42,7 +42,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_evaluation(parser)
     options = parser.parse_args(argv)
-    # What follows takes seconds, which the help need not.
     from glocal_xml.calibration import check_average, check_figure, report_lines, write_figure
     from glocal_xml.runs.blend import keep_blend, refit_blend
     from glocal_xml.runs.model import check_length
@@ -85,11 +84,6 @@ def main(argv: list[str]) -> None:
     if options.json:
         print(json.dumps({**blend, "candidates": options.candidates, "before": before, "after": after}, indent=2))
         return
-    lines = [
-        f"before, with the threshold {before['threshold']:.4f}",
-        *(f"  {line}" for line in report_lines(blend, before)[1:]),
-        "after, on the texts that it was fitted on",
-        *(f"  {line}" for line in report_lines(blend, after)),
-        f"kept in {folder}",
-    ]
-    print("\n".join(lines))
+    print(f"before, with the threshold {before['threshold']:.4f}", *report_lines(blend, before)[1:], sep="\n  ")
+    print("after, on the texts that it was fitted on", *report_lines(blend, after), sep="\n  ")
+    print(f"kept in {folder}")

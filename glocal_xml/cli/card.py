@@ -15,7 +15,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("run", help="folder of the run, or its results.json")
     parser.add_argument("--output", help="file to write the card to; standard output by default")
     args = parser.parse_args(argv)
-    # What follows takes seconds, which the help need not.
     from glocal_xml.atomic_file import write_atomically
     from glocal_xml.hub import card_of_run
 

@@ -1,7 +1,8 @@
-"""What the parsers of commands share: errors of one line, examples, and flags that are fields of dataclasses."""
+"""What commands share: errors of one line in terms of flags, examples, flags that are fields, models and texts."""
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
@@ -10,13 +11,15 @@ from textwrap import fill
 from types import NoneType
 from typing import Any, NoReturn, get_args, get_origin
 
-from glocal_xml.arguments import DataArguments, TrainingOptions
+from glocal_xml.arguments import DataArguments, ModelArguments, TrainingOptions
 
 _READING = (
     *("file_format", "text_column", "labels_column", "label_delimiter", "label_map", "bad_rows", "allow_no_labels"),
     *("max_length", "max_test_texts"),
 )
 _DEVICE = ("per_device_eval_batch_size", "use_cpu", "seed", "disable_tqdm")
+# Not parts of paths, of code such as `name=value`, or of quoted values.
+_WORD = re.compile(r"(?<![\w./'\"-])[a-z]\w*(?![\w/=('\"-]|\.\w)")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -133,12 +136,16 @@ def show_warnings() -> None:
     logging.basicConfig(format="glocal-xml: %(message)s", level=logging.WARNING, stream=sys.stderr)
 
 
-def hide_bars_off_terminal() -> None:
-    """Leaves out the progress bars of Transformers where nobody watches them."""
+def open_model(args: argparse.Namespace, device: str | None = None) -> Any:
+    """The pipeline of a model, by the flags that were given; without progress bars where nobody watches them."""
     from transformers.utils import logging as transformers_logging
+
+    from glocal_xml.trained_model import open_pipeline
 
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()
+    hub = {name: getattr(args, name, None) for name in ("revision", "token")}
+    return open_pipeline(args.model, device=getattr(args, "device", None) or device, **hub)
 
 
 def input_rows(args: argparse.Namespace) -> Iterable[dict[str, Any]]:
@@ -158,3 +165,20 @@ def boolean(value: str) -> bool:
     if value.lower() not in known:
         raise argparse.ArgumentTypeError(f"must be true or false, got {value!r}")
     return known[value.lower()]
+
+
+def with_flags(message: str, argv: Sequence[str]) -> str:
+    """A message that calls arguments, also those in `argv`, by their flags: `--max_length` for `max_length`."""
+    if "see `glocal-xml " in message:
+        # Of the parser of the command line, where arguments without flags have names, too.
+        return message
+    names = {field.name for kind in (DataArguments, ModelArguments, TrainingOptions) for field in fields(kind)}
+    names |= {word[2:].split("=")[0] for word in argv if word.startswith("--")}
+
+    def flag(found: re.Match[str]) -> str:
+        word = found.group()
+        # Without an underscore or a mark it may be a plain word, such as `model`.
+        is_name = word in names and ("_" in word or message[: found.start()].endswith("`"))
+        return f"--{word}" if is_name else word
+
+    return _WORD.sub(flag, message)

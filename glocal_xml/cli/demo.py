@@ -11,12 +11,9 @@ import argparse
 import os
 import socket
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import Any
 
 from .command_parser import command_parser
-
-if TYPE_CHECKING:
-    from gradio import Blocks
 
 
 def main(argv: list[str]) -> None:
@@ -40,7 +37,6 @@ def main(argv: list[str]) -> None:
         socket.getaddrinfo(args.host, None)
     except (OSError, UnicodeError) as error:
         raise ValueError(f"There is no host {args.host!r}; give 127.0.0.1 or 0.0.0.0.") from error
-    # What follows takes seconds, which the help need not.
     from glocal_xml.demo import build_page, example_texts
 
     # Test texts may be private: they are shown on this machine only.
@@ -51,7 +47,7 @@ def main(argv: list[str]) -> None:
         _serve(build_page(args.model, example_texts(args.model) if is_local else ()), args)
 
 
-def _serve(page: "Blocks", args: argparse.Namespace) -> None:
+def _serve(page: Any, args: argparse.Namespace) -> None:
     options = {"server_name": args.host, "server_port": args.port, "share": args.share, "inbrowser": args.open}
     try:
         _, url, _ = page.launch(**options, quiet=True, prevent_thread_lock=True)

@@ -50,9 +50,8 @@ def main(argv: list[str]) -> dict[str, Any]:
         ("metrics_at", "propensity_a", "propensity_b", "overwrite_output"),
     )
     options = parser.parse_args(argv)
-    # What follows takes seconds, which the help need not.
     from glocal_xml.ensembles import run_ensemble, run_file_ensemble
-    from glocal_xml.ensembles.prediction_files import is_prediction_file
+    from glocal_xml.ensembles.files import is_prediction_file
     from glocal_xml.runs.run import quieten, start_logging
     from glocal_xml.training import XMTCTrainingArguments
 

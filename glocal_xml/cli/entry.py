@@ -90,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
             raise
         if isinstance(reason, BrokenPipeError) and _output_is_closed():
             return 141
-        from .flag_names import with_flags
+        from .command_parser import with_flags
 
         print(f"glocal-xml: error: {with_flags(one_line(reason), argv)}", file=sys.stderr)
         return 2
@@ -133,7 +133,7 @@ def _flags_in_logs(argv: list[str]) -> Iterator[None]:
     def flagged(name: str, level: int, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = make(name, level, *args, **kwargs)
         if level >= logging.WARNING and name.startswith("glocal_xml") and isinstance(record.msg, str):
-            from .flag_names import with_flags
+            from .command_parser import with_flags
 
             record.msg = with_flags(record.msg, argv)
         return record

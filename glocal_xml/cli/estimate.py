@@ -16,28 +16,41 @@ examples:
 import argparse
 import dataclasses
 import json
-from typing import TYPE_CHECKING
+from typing import Any
 
+from glocal_xml.arguments import DataArguments, ModelArguments
 from glocal_xml.atomic_file import write_atomically
 
-from .command_parser import CommandParser, command_parser
-
-if TYPE_CHECKING:
-    from glocal_xml.estimate import Estimate, Workload
-    from glocal_xml.estimate.estimate import Plan, Proposal
-    from glocal_xml.training import DataArguments, ModelArguments
+from .command_parser import command_parser
 
 _GB = 1e9
 
 
-def main(argv: list[str]) -> "Estimate | None":
+def main(argv: list[str]) -> Any:
     """Prints the estimate that the arguments ask for, and returns it."""
-    parser = _parser()
+    parser = command_parser("estimate", __doc__, usage="%(prog)s [RECIPE.yaml] [OPTIONS]")
+    parser.add_argument(
+        "--memory_gb",
+        type=float,
+        metavar="N",
+        help="gigabytes (10^9 bytes) that must suffice; default: what is free",
+    )
+    parser.add_argument("--num_labels", type=int, metavar="N", help="instead of a training file: the number of labels")
+    parser.add_argument(
+        "--num_texts",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="and of training texts, all of which have --max_length tokens (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--labels_per_text", type=float, default=5.0, metavar="N", help="and labels of a text (default: 5)"
+    )
+    parser.add_argument("--output", metavar="FILE", help="write all figures as JSON")
     own, train_argv = parser.parse_known_args(argv)
     if not argv:
         parser.print_help()
         return None
-    # What follows takes seconds, which the help need not.
     import psutil
 
     from glocal_xml.estimate import estimate_run
@@ -61,10 +74,8 @@ def main(argv: list[str]) -> "Estimate | None":
     return estimate
 
 
-def read_workload(
-    own: argparse.Namespace, model_args: "ModelArguments", data_args: "DataArguments", seed: int
-) -> "Workload":
-    """The workload of the training file, or the one that numbers describe."""
+def read_workload(own: argparse.Namespace, model_args: ModelArguments, data_args: DataArguments, seed: int) -> Any:
+    """The `Workload` of the training file, or the one that numbers describe."""
     from glocal_xml.estimate.planned_model import check_encoder, described_workload, measured_workload
     from glocal_xml.runs.prepare import check_arguments, load_texts, load_tokenizer, trained_label_space
 
@@ -84,8 +95,8 @@ def read_workload(
     )
 
 
-def rendered(estimate: "Estimate", plan: "Plan", limit: int, found: "list[Proposal]") -> list[str]:
-    """The estimate as lines of text."""
+def rendered(estimate: Any, plan: Any, limit: int, found: list[Any]) -> list[str]:
+    """The estimate, for a plan, and proposals as lines of text."""
     from glocal_xml.estimate import in_words
 
     workload, peak, flops = plan.workload, estimate.memory_bytes["peak"], estimate.step_flops
@@ -115,26 +126,3 @@ def rendered(estimate: "Estimate", plan: "Plan", limit: int, found: "list[Propos
     lines.append(f"It does not fit: {peak / _GB:.1f} GB are needed, there are {limit / _GB:.1f}.")
     lines.append("What fits:" if found else "Nothing that is known here makes it fit: take a smaller encoder.")
     return lines + [f"  {proposal}   ({proposal.peak / _GB:.1f} GB; {proposal.effect})" for proposal in found]
-
-
-def _parser() -> CommandParser:
-    parser = command_parser("estimate", __doc__, usage="%(prog)s [RECIPE.yaml] [OPTIONS]")
-    parser.add_argument(
-        "--memory_gb",
-        type=float,
-        metavar="N",
-        help="gigabytes (10^9 bytes) that must suffice; default: what is free",
-    )
-    parser.add_argument("--num_labels", type=int, metavar="N", help="instead of a training file: the number of labels")
-    parser.add_argument(
-        "--num_texts",
-        type=int,
-        default=100_000,
-        metavar="N",
-        help="and of training texts, all of which have --max_length tokens (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--labels_per_text", type=float, default=5.0, metavar="N", help="and labels of a text (default: 5)"
-    )
-    parser.add_argument("--output", metavar="FILE", help="write all figures as JSON")
-    return parser

@@ -35,15 +35,13 @@ def main(argv: list[str]) -> None:
         ("metrics_at", "propensity_a", "propensity_b", "overwrite_output"),
     )
     args = parser.parse_args(argv)
-    # What follows takes seconds, which the help need not.
     from glocal_xml.runs.report import results_table
-    from glocal_xml.runs.run import quieten, run
+    from glocal_xml.runs.run import run
     from glocal_xml.training import XMTCTrainingArguments
 
     show_warnings()
     with TemporaryDirectory() if args.output_dir is None else nullcontext(args.output_dir) as folder:
         run_args = given(XMTCTrainingArguments, args, output_dir=folder)
-        quieten(run_args)
         results = run(ModelArguments(model=args.model), given(DataArguments, args), run_args)
     number = results["data"]["texts"]["test"]
     if args.json:

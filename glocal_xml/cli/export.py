@@ -12,7 +12,7 @@ from pathlib import Path
 
 from glocal_xml.atomic_file import write_atomically
 
-from .command_parser import command_parser, hide_bars_off_terminal
+from .command_parser import command_parser, open_model
 
 PROGRAM_FILE, ONNX_FILE = "model.pt2", "model.onnx"
 
@@ -28,15 +28,12 @@ def main(argv: list[str]) -> None:
     path = Path(args.output_dir, ONNX_FILE if args.onnx else PROGRAM_FILE)
     if path.exists():
         raise ValueError(f"{path} is there already; choose another folder.")
-    # What follows takes seconds, which the help need not.
     import torch
 
     from glocal_xml.export import exported, onnx_program
     from glocal_xml.modeling.configuration_base import write_label_names
-    from glocal_xml.trained_model import open_pipeline
 
-    hide_bars_off_terminal()
-    pipe = open_pipeline(args.model, device="cpu")
+    pipe = open_model(args, "cpu")
     content = BytesIO()
     if args.onnx:
         onnx_program(pipe.model, args.top_k).save(content)

@@ -9,9 +9,11 @@ examples:
   glocal-xml train --model outputs/more-tags --train_file more.jsonl --output_dir outputs/more-tags-trained
 """
 
+import argparse
 import logging
+from typing import Any
 
-from .command_parser import command_parser, hide_bars_off_terminal
+from .command_parser import command_parser, open_model
 
 logger = logging.getLogger("glocal_xml")
 
@@ -25,29 +27,20 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--rename", metavar="FILE", help="old and new name with a tab between them, one pair per line")
     parser.add_argument("--output_dir", metavar="FOLDER", required=True, help="folder for the new model")
     args = parser.parse_args(argv)
-    # What follows takes seconds, which the help need not.
     from glocal_xml.labels import edit_labels
     from glocal_xml.runs.prepare import read_label_names, trained_label_space
-    from glocal_xml.runs.run import start_logging
-    from glocal_xml.runs.run_folder import holds_run
-    from glocal_xml.trained_model import open_pipeline
 
-    start_logging()
-    if holds_run(args.output_dir):
-        raise ValueError(f"The folder {args.output_dir} holds a model or a run already; choose another one.")
-    hide_bars_off_terminal()
-    pipe = open_pipeline(args.model, device="cpu")
-    model, tokenizer, label_space = pipe.model, pipe.tokenizer, trained_label_space(args.model)
+    pipe, label_space = open_to_change(args), trained_label_space(args.model)
     edited, new_space = edit_labels(
-        model,
+        pipe.model,
         label_space,
-        tokenizer,
+        pipe.tokenizer,
         add=read_label_names(args.add) or (),
         remove=read_label_names(args.remove) or (),
         rename=read_renames(args.rename),
     )
     edited.save_pretrained(args.output_dir)
-    tokenizer.save_pretrained(args.output_dir)
+    pipe.tokenizer.save_pretrained(args.output_dir)
     new_space.save(args.output_dir)
     if args.add is not None and not edited.branch_heads():
         logger.warning(
@@ -55,6 +48,17 @@ def main(argv: list[str]) -> None:
             "`glocal-xml memory --add` or `glocal-xml train --model`"
         )
     logger.info("%d labels, before %d: %s", new_space.num_labels, label_space.num_labels, args.output_dir)
+
+
+def open_to_change(args: argparse.Namespace) -> Any:
+    """The pipeline of a trained model, to be saved in another folder, which must not hold a model or a run."""
+    from glocal_xml.runs.run import start_logging
+    from glocal_xml.runs.run_folder import holds_run
+
+    start_logging()
+    if args.output_dir is not None and holds_run(args.output_dir):
+        raise ValueError(f"The folder {args.output_dir} holds a model or a run already; choose another one.")
+    return open_model(args, "cpu")
 
 
 def read_renames(path: str | None) -> dict[str, str]:

@@ -15,9 +15,14 @@ import json
 import logging
 from typing import Any
 
-from .command_parser import command_parser, hide_bars_off_terminal
+from glocal_xml.arguments import DataArguments
+
+from .command_parser import add_fields, command_parser, given
+from .labels import open_to_change
 
 logger = logging.getLogger("glocal_xml")
+
+_COLUMNS = ("text_column", "labels_column", "label_delimiter")
 
 
 def main(argv: list[str]) -> None:
@@ -25,9 +30,7 @@ def main(argv: list[str]) -> None:
     parser = command_parser("memory", __doc__)
     parser.add_argument("model", help="folder or Hub id of a trained model with the expert `memory` or `dense`")
     parser.add_argument("--add", metavar="FILE", help="texts with their labels, as for `glocal-xml train`")
-    parser.add_argument("--text_column", default="text", help="column of the texts (default: %(default)s)")
-    parser.add_argument("--labels_column", default="labels", help="column of the labels (default: %(default)s)")
-    parser.add_argument("--label_delimiter", help="separates labels in one string; by default as fits known labels")
+    add_fields(parser, DataArguments, _COLUMNS)
     parser.add_argument(
         "--remove", metavar="FILE", help="numbers of texts to forget, one per line, as `--list` and explanations tell"
     )
@@ -39,21 +42,13 @@ def main(argv: list[str]) -> None:
         raise ValueError("`--add` and `--remove` need `--output_dir FOLDER` for the changed model, and no `--list`.")
     if args.output_dir is not None and not changes:
         raise ValueError("`--output_dir` is for a changed model: give `--add FILE` or `--remove FILE` too.")
-    # What follows takes seconds, which the help need not.
     from glocal_xml.data.sources import read_known_rows
     from glocal_xml.experts import remember, remove_from_memory
     from glocal_xml.labels import edit_labels
     from glocal_xml.runs.prepare import trained_label_space
-    from glocal_xml.runs.run import start_logging
-    from glocal_xml.runs.run_folder import holds_run
-    from glocal_xml.trained_model import open_pipeline
 
-    start_logging()
-    if args.output_dir is not None and holds_run(args.output_dir):
-        raise ValueError(f"The folder {args.output_dir} holds a model or a run already; choose another one.")
     numbers = None if args.remove is None else read_numbers(args.remove)
-    hide_bars_off_terminal()
-    pipe = open_pipeline(args.model, device="cpu")
+    pipe = open_to_change(args)
     model, tokenizer = pipe.model, pipe.tokenizer
     if model.memory is None and model.dense is None:
         raise ValueError(f"{args.model} has no memory of texts: train it with `--experts lexical memory dense`.")
@@ -65,7 +60,8 @@ def main(argv: list[str]) -> None:
         found = remove_from_memory(model, numbers)
         logger.info("%d texts removed, of %d numbers given", found, len(numbers))
     if args.add is not None:
-        options = {name: getattr(args, name) for name in ("text_column", "labels_column", "label_delimiter")}
+        data_args = given(DataArguments, args)
+        options = {name: getattr(data_args, name) for name in _COLUMNS}
         rows = list(read_known_rows(args.add, label_space.names, **options))
         texts, labels = [row["text"] for row in rows], [row["labels"] for row in rows]
         new_labels = sorted({name for names in labels for name in names} - set(label_space.names))

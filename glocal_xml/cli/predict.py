@@ -20,102 +20,13 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .command_parser import add_model, add_texts, command_parser, hide_bars_off_terminal, input_rows, show_warnings
-
-if TYPE_CHECKING:
-    from glocal_xml.tagged_rows import Processes
+from .command_parser import add_model, add_texts, command_parser, input_rows, open_model, show_warnings
 
 
 def main(argv: list[str]) -> None:
     """Reads texts, and writes each row with the labels that the model gives it; in as many processes as there are."""
-    args = _parser().parse_intermixed_args(argv)
-    # What follows takes seconds, which the help need not.
-    from glocal_xml.tagged_rows import launched_processes
-
-    with launched_processes() as processes:
-        _predict(args, processes)
-
-
-def _predict(args: argparse.Namespace, processes: "Processes") -> None:
-    from tqdm.auto import tqdm
-
-    from glocal_xml.data.text_files import read_names
-    from glocal_xml.data.text_rows import row_format, write_rows
-    from glocal_xml.tagged_rows import joined, own_device, spread, tagged_rows
-    from glocal_xml.trained_model import open_pipeline
-
-    show_warnings()
-    file_format = row_format(args.output, args.format)
-    if args.threshold is None and args.top_k is None:
-        args.top_k = 5
-    if args.label_delimiter is not None and file_format == "jsonl":
-        raise ValueError("--label_delimiter is for CSV and TSV: name such an --output, or give --format csv")
-    if args.label_delimiter is not None and args.branch_scores:
-        raise ValueError("a column of label names has no place for scores: leave out --branch_scores")
-    if args.top_k is None and file_format != "jsonl" and args.label_delimiter is None:
-        raise ValueError(
-            "a table has columns for each label of a text: say how many at most by --top_k, or write all of them into "
-            "one column by --label_delimiter"
-        )
-    if processes.number > 1 and args.text is None and args.file in (None, "-"):
-        raise ValueError(f"{processes.number} processes cannot share standard input: give a file of texts")
-    rows = input_rows(args)
-    on_terminal = sys.stderr.isatty()
-    hide_bars_off_terminal()
-    # Each once.
-    candidates = None if args.candidate_labels is None else list(dict.fromkeys(read_names(args.candidate_labels)))
-    options = {
-        "top_k": args.top_k,
-        "threshold": args.threshold,
-        "candidate_labels": candidates,
-        "branch_scores": args.branch_scores,
-        "windows": args.windows,
-    }
-    pipe = open_pipeline(args.model, device=args.device or own_device(), revision=args.revision, token=args.token)
-    if args.text is None and args.file in (None, "-") and sys.stdin.isatty():
-        print("Reading texts from the terminal, one per line, up to Ctrl-D.", file=sys.stderr)
-    # A bar between rows on the same terminal would garble both.
-    has_bar = (
-        on_terminal and processes.is_first and args.text is None and not (args.output == "-" and sys.stdout.isatty())
-    )
-    tagged = tagged_rows(pipe, rows, args.text_column, args.batch_size, processes, **options)
-    tagged = tqdm(tagged, desc="texts", unit="", disable=not has_bar)
-    if args.label_delimiter is not None:
-        _check_delimiter(args.label_delimiter, pipe.model.label_names)
-        tagged = _told_of_columns(tagged, re.escape(args.labels_column))
-        tagged = (joined(row, args.labels_column, args.label_delimiter) for row in tagged)
-    elif file_format != "jsonl":
-        limits = (args.top_k, pipe.model.config.num_labels, len(candidates or []) or args.top_k)
-        branches = pipe.model.branch_names if args.branch_scores else []
-        tagged = _told_of_columns(tagged, r"(label|score)_\d+")
-        tagged = (spread(row, min(limits), branches) for row in tagged)
-    # In the other processes there is nothing to write, but texts to tag.
-    write_rows(tagged, args.output if processes.is_first else os.devnull, file_format=file_format)
-
-
-def _told_of_columns(rows: Iterable[dict[str, Any]], names: str) -> Iterator[dict[str, Any]]:
-    """The rows; warns where the input has columns of labels, as a table has that was tagged before."""
-    for number, row in enumerate(rows):
-        found = [name for name in row if re.fullmatch(names, name)]
-        if number == 0 and found:
-            logging.warning(
-                "the input has columns of labels already: %s; those that are written anew are replaced in the output, "
-                "others stay as they were: rename or remove them if you do not want that",
-                ", ".join(found),
-            )
-        yield row
-
-
-def _check_delimiter(delimiter: str, names: list[str] | None) -> None:
-    inside = next((name for name in names or [] if delimiter in name), None)
-    if not delimiter or inside is not None:
-        reason = f"occurs in the label {inside!r}" if delimiter else "is empty"
-        raise ValueError(f"--label_delimiter {delimiter!r} {reason}: give another one, such as '|'")
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = command_parser("predict", __doc__)
     add_model(parser)
     add_texts(parser)
@@ -140,7 +51,84 @@ def _parser() -> argparse.ArgumentParser:
         "--windows", choices=["max", "mean"], help="read long texts to their end, by windows, and join their scores so"
     )
     parser.add_argument("--batch_size", type=positive, default=32, help="texts in the model at once (default: 32)")
-    return parser
+    args = parser.parse_intermixed_args(argv)
+    from glocal_xml.tagged_rows import launched_processes
+
+    with launched_processes() as processes:
+        _predict(args, processes)
+
+
+def _predict(args: argparse.Namespace, processes: Any) -> None:
+    from tqdm.auto import tqdm
+
+    from glocal_xml.data.text_files import read_names
+    from glocal_xml.data.text_rows import row_format, write_rows
+    from glocal_xml.tagged_rows import joined, own_device, spread, tagged_rows
+
+    show_warnings()
+    file_format = row_format(args.output, args.format)
+    if args.threshold is None and args.top_k is None:
+        args.top_k = 5
+    if args.label_delimiter is not None and file_format == "jsonl":
+        raise ValueError("--label_delimiter is for CSV and TSV: name such an --output, or give --format csv")
+    if args.label_delimiter is not None and args.branch_scores:
+        raise ValueError("a column of label names has no place for scores: leave out --branch_scores")
+    if args.top_k is None and file_format != "jsonl" and args.label_delimiter is None:
+        raise ValueError(
+            "a table has columns for each label of a text: say how many at most by --top_k, or write all of them into "
+            "one column by --label_delimiter"
+        )
+    if processes.number > 1 and args.text is None and args.file in (None, "-"):
+        raise ValueError(f"{processes.number} processes cannot share standard input: give a file of texts")
+    rows = input_rows(args)
+    # Each once.
+    candidates = None if args.candidate_labels is None else list(dict.fromkeys(read_names(args.candidate_labels)))
+    options = {
+        "top_k": args.top_k,
+        "threshold": args.threshold,
+        "candidate_labels": candidates,
+        "branch_scores": args.branch_scores,
+        "windows": args.windows,
+    }
+    pipe = open_model(args, own_device())
+    if args.text is None and args.file in (None, "-") and sys.stdin.isatty():
+        print("Reading texts from the terminal, one per line, up to Ctrl-D.", file=sys.stderr)
+    # A bar between rows on the same terminal would garble both.
+    has_bar = (
+        sys.stderr.isatty()
+        and processes.is_first
+        and args.text is None
+        and not (args.output == "-" and sys.stdout.isatty())
+    )
+    tagged = tagged_rows(pipe, rows, args.text_column, args.batch_size, processes, **options)
+    tagged = tqdm(tagged, desc="texts", unit="", disable=not has_bar)
+    if args.label_delimiter is not None:
+        inside = next((name for name in pipe.model.label_names or () if args.label_delimiter in name), None)
+        if not args.label_delimiter or inside is not None:
+            reason = f"occurs in the label {inside!r}" if args.label_delimiter else "is empty"
+            raise ValueError(f"--label_delimiter {args.label_delimiter!r} {reason}: give another one, such as '|'")
+        tagged = _told_of_columns(tagged, re.escape(args.labels_column))
+        tagged = (joined(row, args.labels_column, args.label_delimiter) for row in tagged)
+    elif file_format != "jsonl":
+        limits = (args.top_k, pipe.model.config.num_labels, len(candidates or []) or args.top_k)
+        branches = pipe.model.branch_names if args.branch_scores else []
+        tagged = _told_of_columns(tagged, r"(label|score)_\d+")
+        tagged = (spread(row, min(limits), branches) for row in tagged)
+    # In the other processes there is nothing to write, but texts to tag.
+    write_rows(tagged, args.output if processes.is_first else os.devnull, file_format=file_format)
+
+
+def _told_of_columns(rows: Iterable[dict[str, Any]], names: str) -> Iterator[dict[str, Any]]:
+    """The rows; warns where the input has columns of labels, as a table has that was tagged before."""
+    for number, row in enumerate(rows):
+        found = [name for name in row if re.fullmatch(names, name)]
+        if number == 0 and found:
+            logging.warning(
+                "the input has columns of labels already: %s; those that are written anew are replaced in the output, "
+                "others stay as they were: rename or remove them if you do not want that",
+                ", ".join(found),
+            )
+        yield row
 
 
 def positive(value: str) -> int:

@@ -14,59 +14,24 @@ examples:
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from glocal_xml.atomic_file import write_atomically
 
 from .command_parser import command_parser, show_warnings
-
-if TYPE_CHECKING:
-    from glocal_xml.hub.published_files import Files
 
 _CARDS = Path("model_cards")
 
 
 def main(argv: list[str]) -> None:
     """Publishes a model and prints its address, or shows what would be published."""
-    args = _parser().parse_args(argv)
-    # What follows takes seconds, which the help need not.
-    from huggingface_hub.utils import disable_progress_bars
-
-    from glocal_xml.hub import publish
-
-    if args.dry_run:
-        _show(args)
-        return
-    show_warnings()
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    published = publish(
-        args.folder,
-        args.repo_id,
-        private=args.private,
-        revision=args.revision,
-        token=args.token,
-        commit_message=args.message,
-        license=args.license,
-        language=args.language,
-        space=args.space,
-        leave_out_memory=args.leave_out_memory,
-    )
-    print(f"{published.url} (commit {published.commit})")
-    if published.space_url is not None:
-        print(published.space_url)
-        if args.private:
-            print("The Space needs a secret HF_TOKEN that may read the model: set it in the settings of the Space.")
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = command_parser("publish", __doc__)
     parser.add_argument("folder", help="folder of the run")
     parser.add_argument("repo_id", help="user/name or organisation/name; made where it does not exist")
     parser.add_argument("--private", action="store_true", help="for the owner's eyes alone")
     parser.add_argument("--revision", help="branch to publish to; main by default")
     parser.add_argument("--token", help="token with write access; by default HF_TOKEN or that of `hf auth login`")
-    parser.add_argument("--message", help="what the history says")
+    parser.add_argument("--message", dest="commit_message", metavar="MESSAGE", help="what the history says")
     parser.add_argument("--license", help="licence of the model, for the card: apache-2.0")
     parser.add_argument("--language", help="language of the texts, for the card: en")
     parser.add_argument(
@@ -88,7 +53,24 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help=f"list the files and write the card to {_CARDS}/NAME.md; no network is touched",
     )
-    return parser
+    args = parser.parse_args(argv)
+    from huggingface_hub.utils import disable_progress_bars
+
+    from glocal_xml.hub import publish
+
+    options = vars(args)
+    if options.pop("dry_run"):
+        _show(args)
+        return
+    show_warnings()
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    published = publish(**options)
+    print(f"{published.url} (commit {published.commit})")
+    if published.space_url is not None:
+        print(published.space_url)
+        if args.private:
+            print("The Space needs a secret HF_TOKEN that may read the model: set it in the settings of the Space.")
 
 
 def _show(args: argparse.Namespace) -> None:
@@ -111,7 +93,7 @@ def _show(args: argparse.Namespace) -> None:
     print(f"card: {card}")
 
 
-def _list_files(repo_id: str, files: "Files") -> None:
+def _list_files(repo_id: str, files: dict[str, Any]) -> None:
     print(f"{repo_id}:")
     # Of a folder its sum alone.
     sizes: dict[str, list[int]] = {}

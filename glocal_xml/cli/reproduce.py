@@ -14,27 +14,38 @@ examples:
   glocal-xml reproduce me_xml/wiki10_31k --members two_experts --per_device_eval_batch_size 16
 """
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from glocal_xml.reproduce.table_recipe import read_table, recipe_names
 
-from .command_parser import CommandParser, add_overwrite, command_parser
-
-if TYPE_CHECKING:
-    from glocal_xml.reproduce.comparison import ComparedNumber
+from .command_parser import add_overwrite, command_parser
 
 
-def main(argv: list[str]) -> "list[ComparedNumber]":
+def main(argv: list[str]) -> list[Any]:
     """Reproduces the table that the arguments name, or shows how; returns the compared numbers."""
-    parser = _parser()
+    parser = command_parser(
+        "reproduce", (__doc__ or "").format(recipes=", ".join(recipe_names())), usage="%(prog)s RECIPE [OPTIONS]"
+    )
+    parser.add_argument("recipe", help="one of those above, or the path of a .yaml file like theirs")
+    parser.add_argument(
+        "--data_dir", metavar="FOLDER", help="folder with training and test texts (default: data/<name of the set>)"
+    )
+    parser.add_argument("--train_file", metavar="FILE", help="instead of a folder: training texts")
+    parser.add_argument("--test_file", metavar="FILE", help="and test texts")
+    parser.add_argument(
+        "--output_dir", metavar="FOLDER", help="for runs and comparison (default: outputs/reproduce/<recipe>)"
+    )
+    parser.add_argument("--members", nargs="+", metavar="NAME", help="only these runs; the ensemble needs all")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only show the commands, and their memory and time on this machine"
+    )
+    add_overwrite(parser, "retrain runs whose settings have changed")
     if not argv:
         parser.print_help()
         return []
     own, flags = parser.parse_known_args(argv)
-    # What follows takes seconds, which the help need not.
-    from glocal_xml.reproduce.comparison import comparison_table
-    from glocal_xml.reproduce.dry_run import dry_run
-    from glocal_xml.reproduce.reproduce import COMPARISON_FILE, data_files, reproduce
+    from glocal_xml.reproduce.data_check import data_files
+    from glocal_xml.reproduce.reproduce import COMPARISON_FILE, comparison_table, dry_run, reproduce
     from glocal_xml.runs.run import start_logging
 
     start_logging()
@@ -55,24 +66,3 @@ def main(argv: list[str]) -> "list[ComparedNumber]":
     print(f"\n{recipe.name} on {recipe.data.name}, percent\n{comparison_table(rows)}")
     print(f"measured: by these runs; published: in the paper ({recipe.paper}).\n{output_dir}/{COMPARISON_FILE}")
     return rows
-
-
-def _parser() -> CommandParser:
-    parser = command_parser(
-        "reproduce", (__doc__ or "").format(recipes=", ".join(recipe_names())), usage="%(prog)s RECIPE [OPTIONS]"
-    )
-    parser.add_argument("recipe", help="one of those above, or the path of a .yaml file like theirs")
-    parser.add_argument(
-        "--data_dir", metavar="FOLDER", help="folder with training and test texts (default: data/<name of the set>)"
-    )
-    parser.add_argument("--train_file", metavar="FILE", help="instead of a folder: training texts")
-    parser.add_argument("--test_file", metavar="FILE", help="and test texts")
-    parser.add_argument(
-        "--output_dir", metavar="FOLDER", help="for runs and comparison (default: outputs/reproduce/<recipe>)"
-    )
-    parser.add_argument("--members", nargs="+", metavar="NAME", help="only these runs; the ensemble needs all")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="only show the commands, and their memory and time on this machine"
-    )
-    add_overwrite(parser, "retrain runs whose settings have changed")
-    return parser

@@ -26,15 +26,13 @@ def main(argv: list[str] | None = None) -> dict[str, Any] | None:
     if {"-h", "--help"} & set(argv):
         _parser().print_help()
         return None
-    # What follows takes seconds, which the help need not.
-    from glocal_xml.runs.run import quieten, run, start_logging
+    from glocal_xml.runs.run import run, start_logging
     from glocal_xml.training import parse_arguments
 
     # Before arguments are read, since reading them may warn.
     start_logging()
     argv = ["--help"] if "--help_all" in argv else argv
     model_args, data_args, args = parse_arguments(argv, prog="glocal-xml train")
-    quieten(args)
     return run(model_args, data_args, args)
 
 

@@ -11,10 +11,8 @@ import gradio as gr
 
 from glocal_xml.explain import Explanation
 
-from .columns import text_columns
-from .file_tagging import TaggedFile, tag_file
-from .reasons import reasons
-from .rendering import PARTS
+from .files import TaggedFile, tag_file, text_columns
+from .rendering import PARTS, reasons
 from .tagger import Tagger
 
 UNREAD_SHOWN, MOST_SHOWN = 400, 20_000

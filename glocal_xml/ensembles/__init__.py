@@ -1,7 +1,6 @@
 """Several checkpoints or prediction files as one."""
 
-from .checkpoints import run_ensemble
+from .checkpoints import ensemble_top_k, run_ensemble
 from .files import run_file_ensemble
-from .ranking import ensemble_top_k
 
 __all__ = ["ensemble_top_k", "run_ensemble", "run_file_ensemble"]

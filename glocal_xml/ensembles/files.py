@@ -1,16 +1,22 @@
-"""Labels ranked by the mean of the scores that several prediction files give them, whatever made the files."""
+"""Labels ranked by the mean of the scores that several prediction files, of this package and of others, give them."""
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from glocal_xml.data import LabelSpace
+from glocal_xml.data import LabelSpace, read_text_rows
+from glocal_xml.data.array_files import read_sparse_matrix
+from glocal_xml.data.rows import good_records
 from glocal_xml.data.sources import read_known_rows
+from glocal_xml.data.text_files import check_file, read_json_objects
 from glocal_xml.metrics import pad_label_lists, xmtc_metrics
 from glocal_xml.runs.prepare import read_label_names
 from glocal_xml.runs.report import results_table
@@ -19,9 +25,125 @@ from glocal_xml.training.arguments import DataArguments, XMTCTrainingArguments
 from glocal_xml.training.rankings import ranking_metrics
 
 from .checkpoints import ENSEMBLE, check_members, ensemble_facts, member_names, write_ensemble
-from .prediction_files import PredictionFile, read_prediction_file
 
 logger = logging.getLogger(__name__)
+
+# By their names; a model is a folder or an id on the Hub.
+_TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".npz", ".txt", ".txt.gz", *_TABLES)
+# Numbers of labels with their scores, best first.
+NumberedRow = list[tuple[int, float]]
+
+
+@dataclass
+class PredictionFile:
+    """What a file says of each text: names of its labels, best first, their scores, and the text if it is there."""
+
+    path: str
+    labels: list[list[str]]
+    scores: list[list[float]]
+    texts: list[str] | None = None
+
+    @property
+    def top_k(self) -> int:
+        """Most labels of a text."""
+        return max((len(names) for names in self.labels), default=0)
+
+
+def is_prediction_file(path: str) -> bool:
+    """Whether a member of an ensemble is a file, there or not, and no model."""
+    return Path(path).is_file() or path.endswith(_SUFFIXES)
+
+
+def read_prediction_file(
+    path: str | os.PathLike, *, label_names: Sequence[str] | None = None, text_column: str = "text"
+) -> PredictionFile:
+    """
+    Reads predictions in one of three formats, told apart by name and content:
+
+    - JSON lines with `predictions`, as `glocal-xml predict` and `train` write them (of the latter the test texts);
+    - the text file of `omikuji test --out_path`: a line for each text, `label score` between tabs;
+    - the sparse matrix (texts, labels) that PECOS saves as `.npz`.
+
+    The last two know labels by number: label i is `label_names[i]`.
+    """
+    path = str(check_file(path))
+    if path.endswith(_TABLES):
+        raise ValueError(f"{path} is for spreadsheets, which labels may be changed for; give predictions as .jsonl.")
+    is_matrix = path.endswith(".npz")
+    lines = [] if is_matrix else [row["text"] for row in read_text_rows(path, file_format="lines")]
+    if lines and lines[0].lstrip().startswith("{"):
+        rows = _json_rows(path, text_column)
+    else:
+        numbered = _matrix_rows(path) if is_matrix else _omikuji_rows(path, lines)
+        rows = ((_named(path, row, label_names), None) for row in numbered)
+    labels, scores, texts = [], [], []
+    for number, (row, text) in enumerate(rows, start=1):
+        if len({label for label, _ in row}) != len(row):
+            raise ValueError(f"{path}, row {number}: a label is there twice; give each once.")
+        if wrong := [score for _, score in row if not 0 <= score <= 1]:
+            raise ValueError(
+                f"{path}, row {number}: the score {wrong[0]} is no probability, so that a mean with others would "
+                "say nothing: give scores from 0 to 1."
+            )
+        labels.append([label for label, _ in row])
+        scores.append([score for _, score in row])
+        texts.append(text)
+    return PredictionFile(path, labels, scores, None if None in texts else texts)
+
+
+def _json_rows(path: str, text_column: str) -> Iterator[tuple[list[tuple[str, float]], str | None]]:
+    rows = list(good_records(path, read_json_objects(Path(path))))
+    # A run writes the texts that it was to predict behind its test texts.
+    has_test = any(row.get("part") == "test" for _, row in rows)
+    for number, row in rows:
+        if has_test and row.get("part") == "predict":
+            continue
+        if not isinstance(row.get(text_column, ""), str):
+            raise ValueError(f"{path}, line {number}: the text is {row[text_column]!r}; it must be a string.")
+        try:
+            pairs = [(str(item["label"]), float(item["score"])) for item in row["predictions"]]
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(
+                f'{path}, line {number}: no `predictions` of the form [{{"label": "…", "score": 0.5}}, …]; write the '
+                "file with `glocal-xml predict`."
+            ) from None
+        yield pairs, row.get(text_column)
+
+
+def _omikuji_rows(path: str, lines: Iterable[str]) -> Iterator[NumberedRow]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            pairs = [cell.split(" ") for cell in line.split("\t")] if line.strip() else []
+            row = [(int(label), float(score)) for label, score in pairs]
+        except ValueError:
+            raise ValueError(
+                f"{path}, line {number}: {line[:60]!r} is neither JSON nor `label score` pairs between tabs, as "
+                "`omikuji test --out_path` writes them."
+            ) from None
+        yield row
+
+
+def _matrix_rows(path: str) -> Iterator[NumberedRow]:
+    matrix = read_sparse_matrix(path)
+    for start, end in pairwise(matrix.indptr):
+        ids, values = matrix.indices[start:end].tolist(), matrix.data[start:end].astype(float).tolist()
+        # PECOS does not always write the best first.
+        yield sorted(zip(ids, values, strict=True), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _named(path: str, row: NumberedRow, label_names: Sequence[str] | None) -> list[tuple[str, float]]:
+    if label_names is None:
+        raise ValueError(
+            f"{path} has numbers for labels: pass their names, a line each, by `--label_names_file`, such as the "
+            "labels.txt of a trained model where the numbers are those of it."
+        )
+    if wrong := [label for label, _ in row if not 0 <= label < len(label_names)]:
+        raise ValueError(
+            f"{path} has label {wrong[0]}, but there are {len(label_names)} names, from 0 on: pass the names of the "
+            "labels it was made with by `--label_names_file`."
+        )
+    return [(label_names[label], score) for label, score in row]
 
 
 def run_file_ensemble(
@@ -29,12 +151,8 @@ def run_file_ensemble(
 ) -> dict[str, Any]:
     """
     Averages prediction files of the same texts, in the same order; a label that a file does not have counts 0 there.
-
-    Args:
-        paths: The files; see [`read_prediction_file`].
-        data_args: Test texts, where metrics are asked for; training texts for the counts behind PSP and bands; names
-            of labels, for files that have numbers.
-        args, top_k: As in [`run_ensemble`].
+    `data_args` names test texts, where metrics are asked for, training texts for the counts behind PSP and bands, and
+    names of labels, for files that have numbers.
     """
     started = time.time()
     check_members(paths, top_k)
@@ -79,19 +197,18 @@ def mean_ranking(files: Sequence[PredictionFile], space: LabelSpace) -> tuple[np
     Both are of shape (texts, most labels of a text), filled up with -1 and 0.
     """
     width = space.num_labels + len(space.unseen)
-    mean = sum(_matrix(file, space, width) for file in files) / len(files)  # (texts, labels), sparse
+    mean = sparse.csr_array((len(files[0].labels), width))  # (texts, labels)
+    for file in files:
+        own = np.fromiter((i for labels in file.labels for i in _in_order(labels, space)), np.int64)
+        values, ends = np.fromiter(chain.from_iterable(file.scores), float), np.cumsum([0, *map(len, file.labels)])
+        mean += sparse.csr_array((values, own, ends), shape=mean.shape)
+    mean /= len(files)
     numbers = np.diff(mean.indptr)  # (texts,)
     order = np.lexsort((mean.indices, -mean.data, np.repeat(np.arange(len(numbers)), numbers)))
     filled = np.arange(numbers.max(initial=0)) < numbers[:, None]
     ids, scores = np.full(filled.shape, -1, dtype=np.int64), np.zeros(filled.shape)
     ids[filled], scores[filled] = mean.indices[order], mean.data[order]
     return ids, scores
-
-
-def _matrix(file: PredictionFile, space: LabelSpace, width: int) -> sparse.csr_array:
-    ids = np.fromiter((i for labels in file.labels for i in _in_order(labels, space)), np.int64)
-    scores = np.fromiter(chain.from_iterable(file.scores), float)
-    return sparse.csr_array((scores, ids, np.cumsum([0, *map(len, file.labels)])), shape=(len(file.labels), width))
 
 
 def _in_order(labels: Iterable[str], space: LabelSpace) -> list[int]:

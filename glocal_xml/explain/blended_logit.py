@@ -1,17 +1,18 @@
 """The parts of the logit of a blend: what words, the whole text, similar texts and the label itself add to it."""
 
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
+from torch import Tensor
 
-from glocal_xml.modeling import XMTCPreTrainedModel
+from glocal_xml.modeling import LexicalExpert, XMTCPreTrainedModel
 from glocal_xml.modeling.encoder import evaluation_mode
 from glocal_xml.modeling.experts import BIAS, DENSE, FREQUENCY, LEXICAL, MEMORY, add_branch
 from glocal_xml.modeling.label_scores import product_logits
 
-from .encoded_text import EncodedText
 from .explanation import SimilarText
-from .lexical_words import lexical_contributions, slope
+from .words import EncodedText
 
 TREE = "tree"
 # How many similar texts to name, of all and of those that have a label.
@@ -25,11 +26,11 @@ class LogitParts:
     """Addends of the logits of labels."""
 
     # (labels, tokens): of those that the encoder reads, then, where the lexical expert takes part, of the whole text.
-    of_tokens: torch.Tensor
+    of_tokens: Tensor
     # What has no words, (labels,) each, by its name among the weights of the blend; "tree" for the way down a tree.
-    parts: dict[str, torch.Tensor]
+    parts: dict[str, Tensor]
     # What is there before anything is read, (labels,).
-    bias: torch.Tensor
+    bias: Tensor
 
 
 def has_evidence(model: XMTCPreTrainedModel) -> bool:
@@ -38,7 +39,7 @@ def has_evidence(model: XMTCPreTrainedModel) -> bool:
 
 
 @torch.no_grad()
-def label_biases(model: XMTCPreTrainedModel, branch: str, label_ids: torch.Tensor) -> torch.Tensor:
+def label_biases(model: XMTCPreTrainedModel, branch: str, label_ids: Tensor) -> Tensor:
     """Biases of labels in a branch, of shape (labels,)."""
     if not model.config.label_bias:
         return torch.zeros(len(label_ids), dtype=torch.double)
@@ -50,7 +51,7 @@ def label_biases(model: XMTCPreTrainedModel, branch: str, label_ids: torch.Tenso
 
 
 @torch.no_grad()
-def tree_paths(model: XMTCPreTrainedModel, label_ids: torch.Tensor, encoded: EncodedText) -> torch.Tensor | None:
+def tree_paths(model: XMTCPreTrainedModel, label_ids: Tensor, encoded: EncodedText) -> Tensor | None:
     """Logits of the ways down the label tree to the clusters of labels, (labels,); none without a tree."""
     if not getattr(model.config, "tree_levels", None):
         return None
@@ -73,7 +74,7 @@ def word_branches(model: XMTCPreTrainedModel) -> list[str]:
 
 
 @torch.no_grad()
-def blended_logit(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: torch.Tensor) -> LogitParts:
+def blended_logit(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: Tensor) -> LogitParts:
     """What adds up to the final logits of labels, (labels,), for one text."""
     weights = model.config.blend["weights"]
     with evaluation_mode(model):
@@ -83,7 +84,7 @@ def blended_logit(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: t
     of_heads = torch.zeros(len(label_ids), len(encoded.head_spans), dtype=torch.double)
     of_text = of_heads[:, :0]
     bias = torch.full((len(label_ids),), weights.get(BIAS, 0.0), dtype=torch.double)
-    parts: dict[str, torch.Tensor] = {}
+    parts: dict[str, Tensor] = {}
     for name, values in zip(model.branch_names, logits.cpu().double(), strict=True):
         weight = weights.get(name, 0.0)
         if name == LEXICAL and name in by_words:
@@ -94,11 +95,15 @@ def blended_logit(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: t
             of_text = of_branch * slope(first, last, of_branch.sum(dim=1))
             bias += first
         elif name in by_words:
-            of_branch, start, way = _of_head(model, name, encoded, label_ids)
+            of_branch = model.word_contributions(label_ids, **encoded.head_inputs, branch=name)[0].cpu().double()
+            own = label_biases(model, name, label_ids)
+            if (paths := tree_paths(model, label_ids, encoded)) is not None:
+                # No sum: reached from the logit without tokens by a step which these share, as in the lexical expert.
+                start, rise = product_logits(paths, own), of_branch.sum(dim=1)
+                of_branch = of_branch * slope(start, product_logits(paths, own + rise), rise)
+                parts[TREE] = parts.get(TREE, 0.0) + weight * (start - own)
             of_heads += weight * of_branch
-            bias += weight * start
-            if way is not None:
-                parts[TREE] = parts.get(TREE, 0.0) + weight * way
+            bias += weight * own
         elif takes_part(name, weights):
             parts[name] = add_branch(torch.zeros_like(values), name, values, weights)
     if weights.get(FREQUENCY):
@@ -106,26 +111,69 @@ def blended_logit(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: t
     return LogitParts(torch.cat([of_heads, of_text], dim=1), parts, bias)
 
 
-def _of_head(
-    model: XMTCPreTrainedModel, branch: str, encoded: EncodedText, label_ids: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+@torch.no_grad()
+def lexical_contributions(expert: LexicalExpert, label_ids: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
     """
-    What tokens add to the logits of a branch, (labels, tokens), the biases of the labels, and what the way down a
-    label tree adds, where there is one.
+    What each token of one text adds to the logits of labels, (labels, tokens), and what is there without any token,
+    (labels,); together they sum to the logits. A pair counts half for each of its tokens.
 
-    With a tree the logit is no sum: it is reached from that without tokens by a step which the tokens share, as in the
-    lexical expert.
+    With a tree the logit is no sum of margins. It is reached from that without tokens by one step for each level, and
+    each step is shared out as the tokens share in the margin of its level.
     """
-    of_tokens = model.word_contributions(label_ids, **encoded.head_inputs, branch=branch)[0].cpu().double()
-    biases, paths = label_biases(model, branch, label_ids), tree_paths(model, label_ids, encoded)
-    if paths is None:
-        return of_tokens, biases, None
-    start, rise = product_logits(paths, biases), of_tokens.sum(dim=1)
-    return of_tokens * slope(start, product_logits(paths, biases + rise), rise), biases, start - biases
+    nodes, margins = label_ids, []
+    for level in range(len(expert.tables) - 1, -1, -1):
+        biases, shares = getattr(expert, f"biases_{level}")[nodes], _shares(expert, level, nodes, token_ids)
+        margins.append((expert.scale(level) * biases, expert.scale(level) * shares))
+        nodes = getattr(expert, f"parents_{level}")[nodes] if level else nodes
+    reached = [biases for biases, _ in margins]
+    start = logit = reduce(product_logits, reached)
+    total = torch.zeros_like(margins[0][1])
+    for level, (biases, shares) in enumerate(margins):
+        rise = shares.sum(dim=1)
+        reached[level] = biases + rise
+        next_logit = reduce(product_logits, reached)
+        total, logit = total + shares * slope(logit, next_logit, rise), next_logit
+    return total, start
+
+
+def slope(start: Tensor, end: Tensor, rise: Tensor) -> Tensor:
+    """By how much a logit rises with the sum of what tokens add, from end to end, (labels, 1)."""
+    return torch.where(rise.abs() > 1e-12, (end - start) / rise, 0.0).unsqueeze(1)
+
+
+def _shares(expert: LexicalExpert, level: int, rows: Tensor, token_ids: Tensor) -> Tensor:
+    """What each token adds to the margins of nodes of a level, of shape (nodes, tokens)."""
+    features, values = expert.counter(token_ids[None])
+    which, entry_rows, products = expert.tables[level].entries(features[0], values[0])
+    of_feature = products.new_zeros(len(rows), features.shape[1])
+    for i, row in enumerate(rows.tolist()):
+        mine = entry_rows == row
+        of_feature[i].index_add_(0, which[mine], products[mine])
+    # Each occurrence of a feature has an equal part of it.
+    kinds = expert.counter.features(token_ids[None])[0].view(-1, len(token_ids))
+    singles, *further = (_of_occurrences(found, features[0], values[0], of_feature) for found in kinds)
+    if len(expert.counter.pair_keys):
+        halves = further.pop(0) / 2
+        singles += halves
+        singles[:, 1:] += halves[:, :-1]
+    # What remains are the first tokens, which count twice.
+    return sum(further, singles)
+
+
+def _of_occurrences(found: Tensor, features: Tensor, values: Tensor, of_feature: Tensor) -> Tensor:
+    kept = values.nonzero()[:, 0]
+    shares = of_feature.new_zeros(len(of_feature), len(found))
+    if len(kept):
+        # Distinct features are in order; a table of tokens and features would not fit for a book.
+        places = torch.searchsorted(features[kept], found).clamp(max=len(kept) - 1)
+        is_known = features[kept][places] == found
+        places = kept[places[is_known]]
+        shares[:, is_known] = of_feature[:, places] / torch.bincount(places)[places]
+    return shares
 
 
 @torch.no_grad()
-def similar_texts(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: torch.Tensor) -> list[SimilarText]:
+def similar_texts(model: XMTCPreTrainedModel, encoded: EncodedText, label_ids: Tensor) -> list[SimilarText]:
     """
     The texts of each memory that are most similar, and the most similar ones that have one of the labels; best first.
     A text that both memories find is named once, with the higher similarity.

@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .printable import NOTHING, signed, two_digits
 from .words import Word
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ALL_BRANCHES, BLEND = "all", "blend"
 # What the numbers of words are.
@@ -241,8 +238,8 @@ class Explanation:
 
         return html_page([self])
 
-    def figure(self) -> "Figure":
-        """A heat map of labels and words (extra `analysis`)."""
+    def figure(self) -> Any:
+        """A heat map (`matplotlib.figure.Figure`) of labels and words (extra `analysis`)."""
         from .heat_map import heat_map
 
         return heat_map(self)

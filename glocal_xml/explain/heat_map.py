@@ -1,15 +1,12 @@
 """Explanations as a figure."""
 
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glocal_xml.matplotlib_extra import check_matplotlib
 
 from .explanation import ATTENTION, Explanation, strongest_words
 from .printable import short, signed, two_digits
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LONGEST_NAME = 40
 _LEAST_WRITTEN = 0.05
@@ -17,7 +14,7 @@ _LEAST_WRITTEN = 0.05
 _SIGNED_COLORS = ("#dc2626", "#ffffff", "#16a34a")
 
 
-def heat_map(explanation: Explanation) -> "Figure":
+def heat_map(explanation: Explanation) -> Any:
     """
     Labels in rows, the words that matter most to any of them in columns, in the order of the text. Contributions have
     further columns for all the rest, and for the logit that they sum to.
@@ -34,7 +31,13 @@ def heat_map(explanation: Explanation) -> "Figure":
     totals = [dict(strongest_words(explanation.words, label.word_values, len(explanation.words))) for label in labels]
     values = [[total[word] for word in words] for total in totals]  # (labels, words)
     strongest = max(abs(value) for row in values for value in row)
-    rest = _rest(explanation, words)
+    # What beside these words adds to each logit, and the logit itself; nothing for attention alone.
+    rest: dict[str, list[float]] = {}
+    if all(label.logit is not None for label in labels):
+        rows = [dict(explanation.rest(row, words)) for row in range(len(labels))]
+        names = dict.fromkeys(name for row in rows for name in row)
+        rest = {f"({name})": [row.get(name, 0.0) for row in rows] for name in names}
+        rest[f"= logit, {explanation.branch}"] = [label.logit for label in labels]
     columns, is_attention = len(words) + len(rest), explanation.measure == ATTENTION
     canvas = Figure(figsize=(3.5 + 0.5 * columns, 1.9 + 0.4 * len(labels)), layout="constrained")
     axis = canvas.subplots()
@@ -63,8 +66,8 @@ def heat_map(explanation: Explanation) -> "Figure":
         axis.axvline(len(words) - 0.5, color="black", linewidth=1)
         axis.axvline(columns - 1.5, color="black", linewidth=1)
     # Names are no formulas, whatever dollars they have.
-    names = [f"{short(label.label, _LONGEST_NAME)}  {two_digits(label.score)}" for label in labels]
-    axis.set_yticks(range(len(labels)), names, parse_math=False)
+    shown_labels = [f"{short(label.label, _LONGEST_NAME)}  {two_digits(label.score)}" for label in labels]
+    axis.set_yticks(range(len(labels)), shown_labels, parse_math=False)
     shown = [short(word, _LONGEST_NAME) for word in words] + list(rest)
     axis.set_xticks(range(columns), shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
     read = "read most" if is_attention else "that matter most"
@@ -73,13 +76,3 @@ def heat_map(explanation: Explanation) -> "Figure":
     meaning = "share of the\nlabel's attention" if is_attention else "adds to the logit:\n+ for, - against"
     canvas.colorbar(image, label=meaning)
     return canvas
-
-
-def _rest(explanation: Explanation, words: list[str]) -> dict[str, list[float]]:
-    """What beside some words adds to the logit of each label, and the logit itself; nothing for attention alone."""
-    if any(label.logit is None for label in explanation.labels):
-        return {}
-    rows = [dict(explanation.rest(row, words)) for row in range(len(explanation.labels))]
-    names = dict.fromkeys(name for row in rows for name in row)
-    rest = {f"({name})": [row.get(name, 0.0) for row in rows] for name in names}
-    return {**rest, f"= logit, {explanation.branch}": [label.logit for label in explanation.labels]}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.modeling import XMTCPreTrainedModel
@@ -18,9 +19,8 @@ from .blended_logit import (
     tree_paths,
     word_branches,
 )
-from .encoded_text import EncodedText
 from .explanation import ALL_BRANCHES, ATTENTION, BLEND, CONTRIBUTIONS, Explanation, LabelExplanation, strongest_words
-from .words import ReadWords, Word
+from .words import EncodedText, ReadWords, Word
 
 # A number for every token of the text is kept for each: of a book, fewer labels.
 MOST_LABELS, _MOST_NUMBERS = 1000, 2**24
@@ -73,14 +73,23 @@ def explain(
     if len(labels) > MOST_LABELS if labels is not None else not 1 <= top_k <= MOST_LABELS:
         asked = f"a `top_k` of {top_k:,}" if labels is None else f"{len(labels):,} labels"
         raise ValueError(f"1 to {MOST_LABELS:,} labels of a text can be explained, got {asked}.")
-    branch = _checked_branch(model, branch)
+    if model.config.blend is None:
+        known = [*model.attention_branches(), ALL_BRANCHES]
+    else:
+        known = [BLEND, *(attending := _attending(model)), *([ALL_BRANCHES] if attending else [])]
+    if branch not in (None, *known):
+        raise ValueError(f"`branch` must be one of {', '.join(known)}, got {branch!r}.")
     # Half of a character, which no tokenizer reads, becomes one character, so that places stay.
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     encoded = EncodedText(model, tokenizer, text, max_length)
     if labels is None:
         label_ids = model.predict_top_k(**encoded.inputs, top_k=top_k).top_k_ids[0]
     else:
-        label_ids = _ids_of(labels, model.label_names).to(model.device)
+        ids = {name: i for i, name in enumerate(model.label_names)}
+        unknown = [name for name in labels if name not in ids]
+        if unknown or not labels:
+            raise ValueError(f"The model has no labels {unknown}; its `labels.txt` lists those it has.")
+        label_ids = torch.tensor([ids[name] for name in labels], device=model.device)
     tokens = max(value.shape[-1] for value in encoded.inputs.values())
     if len(label_ids) > 1 and len(label_ids) * tokens > _MOST_NUMBERS:
         raise ValueError(
@@ -89,6 +98,7 @@ def explain(
         )
     scores = {name: values[0] for name, values in model.score_labels(label_ids, **encoded.inputs).items()}
     final = scores.pop("final")  # (labels,) each
+    branch = branch or known[0]
     words, fields, further = _read(model, encoded, label_ids, scores, branch)
     explained = []
     for row, label in enumerate(label_ids.tolist()):
@@ -99,16 +109,6 @@ def explain(
     return Explanation(text=text, words=words, labels=explained, branch=branch, **further)
 
 
-def _checked_branch(model: XMTCPreTrainedModel, branch: str | None) -> str:
-    if model.config.blend is None:
-        known = [*model.attention_branches(), ALL_BRANCHES]
-    else:
-        known = [BLEND, *(attending := _attending(model)), *([ALL_BRANCHES] if attending else [])]
-    if branch not in (None, *known):
-        raise ValueError(f"`branch` must be one of {', '.join(known)}, got {branch!r}.")
-    return known[0] if branch is None else branch
-
-
 def _attending(model: XMTCPreTrainedModel) -> list[str]:
     return [name for name, head in model.branch_heads().items() if hasattr(head, "key")]
 
@@ -116,8 +116,8 @@ def _attending(model: XMTCPreTrainedModel) -> list[str]:
 def _read(
     model: XMTCPreTrainedModel,
     encoded: EncodedText,
-    label_ids: torch.Tensor,
-    scores: dict[str, torch.Tensor],
+    label_ids: Tensor,
+    scores: dict[str, Tensor],
     branch: str,
 ) -> tuple[list[Word], list[dict[str, Any]], dict[str, Any]]:
     """Words, the fields of each label, and further fields of the explanation."""
@@ -130,10 +130,10 @@ def _read(
     shown = attending if branch in (BLEND, ALL_BRANCHES) else [branch]
     total = sum(known[name] for name in shown)
 
-    def mean(of_branch: Callable[[str], torch.Tensor]) -> torch.Tensor:
+    def mean(of_branch: Callable[[str], Tensor]) -> Tensor:
         return sum((known[name] / total).unsqueeze(1) * of_branch(name).cpu().double() for name in shown)
 
-    def of_tokens(values: Callable[..., torch.Tensor]) -> torch.Tensor:
+    def of_tokens(values: Callable[..., Tensor]) -> Tensor:
         return mean(lambda name: values(label_ids, **encoded.head_inputs, branch=name)[0])  # (labels, tokens)
 
     fields: list[dict[str, Any]] = [{} for _ in label_ids]
@@ -176,11 +176,3 @@ def _sums(parts: LogitParts, encoded: EncodedText, read: ReadWords) -> list[dict
         addends = {"word_contributions": of_words, "other_contributions": others, "parts": named, "bias": bias}
         found.append({**addends, "logit": sum(of_words) + sum(others.values()) + sum(named.values()) + bias})
     return found
-
-
-def _ids_of(labels: list[str], names: list[str]) -> torch.Tensor:
-    ids = {name: i for i, name in enumerate(names)}
-    unknown = [name for name in labels if name not in ids]
-    if unknown or not labels:
-        raise ValueError(f"The model has no labels {unknown}; its `labels.txt` lists those it has.")
-    return torch.tensor([ids[name] for name in labels])

@@ -1,9 +1,8 @@
 """Publishing: a trained model as a repository on the Hub, and a page for it as a Space."""
 
-from .memory_copy import LEFT_OUT, copy_without_memory, folder_to_publish
 from .model_card import card_of_run, render_model_card
-from .publish import Published, check_space, model_files, notices, publish
-from .space import space_files
+from .publish import Published, check_space, model_files, notices, publish, space_files
+from .published_files import LEFT_OUT, copy_without_memory, folder_to_publish
 
 __all__ = [
     "LEFT_OUT",

@@ -1,23 +1,44 @@
-"""A trained model as a repository on the Hub, in one commit."""
+"""A trained model as a repository on the Hub, in one commit, and a page for it as a Space."""
 
 import logging
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import NamedTuple
 
-from huggingface_hub import HfApi, ModelCard
+import yaml
+from huggingface_hub import HfApi, ModelCard, constants, errors, get_token
+from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import validate_repo_id
 
 from glocal_xml.version import __version__
 
-from .hub_errors import find_token, plain_hub_errors
-from .memory_copy import LEFT_OUT, folder_to_publish
 from .model_card import card_of_run, describe_card, license_notice
-from .published_files import Files, commit_operations, memory_notice, published_files, regular_file
+from .published_files import (
+    LEFT_OUT,
+    Files,
+    commit_operations,
+    folder_to_publish,
+    memory_notice,
+    published_files,
+    regular_file,
+)
 from .run_files import CARD_FILE, RESULTS_FILE, holds_card
-from .space import space_files
 
 logger = logging.getLogger(__name__)
+
+_LOG_IN = "set HF_TOKEN or run `hf auth login`"
+APP = """\
+from glocal_xml.demo import build_page
+
+page = build_page({model_id!r})
+
+if __name__ == "__main__":
+    page.launch()
+"""
 
 
 class Published(NamedTuple):
@@ -64,7 +85,13 @@ def publish(
     with folder_to_publish(folder, leave_out_memory) as place:
         files = model_files(place, repo_id, license=license, language=language)
         page = None if space_id is None else space_files(repo_id, space_id)
-        api = HfApi(token=find_token(token), library_name="glocal-xml", library_version=__version__)
+        token = token or get_token()
+        if not token:
+            raise ValueError(
+                f"There is no token for the Hub: make one with write access at {constants.ENDPOINT}/settings/tokens, "
+                f"then pass `--token`, {_LOG_IN}."
+            )
+        api = HfApi(token=token, library_name="glocal-xml", library_version=__version__)
         with plain_hub_errors(repo_id):
             url = _make_repo(api, repo_id, private=private)
             if revision is not None:
@@ -151,3 +178,82 @@ def _make_repo(api: HfApi, repo_id: str, *, private: bool, repo_type: str = "mod
     if private and not api.repo_info(repo_id, repo_type=repo_type).private:
         raise ValueError(f"{repo_id} exists and is public: make it private in its settings first, or take another id.")
     return str(url)
+
+
+def space_files(model_id: str, space_id: str) -> Files:
+    """
+    The files of a Space that shows a model.
+
+    The package comes along as source, since the index that a Space installs from does not have it.
+    """
+    package, kinds = Path(__file__).parents[1], (".py", ".jinja", ".yaml", ".css", ".js", ".typed")
+    sources = sorted(path for path in package.rglob("*") if path.suffix in kinds)
+    name = space_id.split("/")[1]
+    try:
+        gradio, needed = version("gradio"), requires("glocal-xml") or ()
+    except PackageNotFoundError as error:
+        raise ValueError(
+            f"{error.name} is not installed, and a Space has to be told its version: `pip install glocal-xml[demo]`."
+        ) from None
+    # What the package needs, as its installation tells, without the extras.
+    needed = [line for line in needed if "extra ==" not in line]
+    metadata = {
+        "title": name,
+        "emoji": "🏷️",
+        "colorFrom": "blue",
+        "colorTo": "green",
+        "sdk": "gradio",
+        "sdk_version": gradio,
+        # Otherwise a Space takes one that may be older than the package allows.
+        "python_version": ".".join(map(str, sys.version_info[:2])),
+        "app_file": "app.py",
+        "models": [model_id],
+        "short_description": f"Labels for a text by {name}"[:60],
+    }
+    header = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)
+    text = f"Paste a text and see which labels `{model_id}` gives it."
+    return {
+        "README.md": f"---\n{header}---\n\n# {name}\n\n{text}\n".encode(),
+        "app.py": APP.format(model_id=model_id).encode(),
+        "requirements.txt": "".join(f"{line}\n" for line in [*needed, f"gradio>={gradio}"]).encode(),
+        **{f"glocal_xml/{path.relative_to(package).as_posix()}": path for path in sources},
+    }
+
+
+@contextmanager
+def plain_hub_errors(repo_id: str) -> Iterator[None]:
+    """Turns the errors of a request about a repository into a `ValueError` or an `OSError` of one line."""
+    try:
+        yield
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
+        offline = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else f"{constants.ENDPOINT} is out of reach"
+        raise OSError(f"{repo_id} cannot be asked for: {offline}. Go online and try again.") from error
+    except (HTTPError, RuntimeError) as error:
+        # Uploads run in threads, which report what went wrong as the cause.
+        cause = error if isinstance(error, HTTPError) else error.__cause__
+        if isinstance(cause, HfHubHTTPError):
+            raise ValueError(_refusal(cause, repo_id)) from error
+        if not isinstance(cause, HTTPError):
+            raise
+        raise OSError(
+            f"The connection to {constants.ENDPOINT} failed ({_first_line(cause)}). {repo_id} is as it was, since it "
+            "changes by whole commits only: check the network and try again."
+        ) from error
+
+
+def _refusal(error: HfHubHTTPError, repo_id: str) -> str:
+    status = error.response.status_code
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"{repo_id} has no such branch, tag or commit; leave out `--revision` for its main branch."
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"There is no {repo_id} on the Hub, or it is private: {_LOG_IN} with a token that may read it."
+    if status == 401:
+        return f"The Hub does not accept the token: make a new one at {constants.ENDPOINT}/settings/tokens."
+    if status == 403:
+        owner = repo_id.split("/")[0]
+        return f"The token may not write to {repo_id}: take one with write access, of {owner} or of a member of it."
+    return f"The Hub refused {repo_id} ({status}): {error.server_message or _first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

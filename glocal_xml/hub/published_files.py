@@ -3,19 +3,23 @@
 import json
 import os
 import re
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, save_torch_state_dict
+from safetensors.torch import load_file
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from glocal_xml.data import LABEL_SPACE_FILES
 from glocal_xml.json_text import read_json_object
 from glocal_xml.modeling import FAMILIES, TextExpertsConfig
 
-from .run_files import RESULTS_FILE
+from .run_files import CARD_FILE, RESULTS_FILE
 
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _SHARDS = "model-[0-9]*-of-[0-9]*.safetensors"
@@ -25,6 +29,11 @@ _TOKENIZER = (
 )
 _OTHERS = ("label_tree.npz", *LABEL_SPACE_FILES, *_TOKENIZER)
 _PATTERNS = (_CONFIG, "model*.safetensors", _INDEX, RESULTS_FILE, *_OTHERS)
+_MEMORIES = ("memory", "dense")
+LEFT_OUT = (
+    "Memories of training texts are left out. The other weights of the blend were fitted together with them, so the "
+    "scores of the copy are no probabilities: download it, run `glocal-xml calibrate COPY FILE`, and publish that."
+)
 
 # By name: where a file lies, or what it holds where that differs.
 Files = dict[str, Path | bytes]
@@ -78,7 +87,7 @@ def published_files(folder: str | os.PathLike) -> Files:
     path = Path(folder)
     config = _read_config(path)
     # A machine's paths concern nobody else.
-    files: Files = {_CONFIG: _as_json(_without_path_names(config))}
+    files: Files = {_CONFIG: _as_json(json.loads(json.dumps(config), object_hook=_without_path_name))}
     others = [name for name in _OTHERS if os.path.lexists(path / name)]
     for name in (*weight_files(path), *_code(path, config), *others):
         files[name] = regular_file(path, name)
@@ -158,14 +167,55 @@ def _code(folder: Path, config: dict[str, Any]) -> set[str]:
     return code
 
 
-def _without_path_names(config: Any) -> Any:
-    if not isinstance(config, dict):
-        return config
-    kept = {name: _without_path_names(value) for name, value in config.items()}
-    if kept.get("_name_or_path") != public_results(kept.get("_name_or_path")):
-        del kept["_name_or_path"]
-    return kept
+def _without_path_name(config: dict[str, Any]) -> dict[str, Any]:
+    is_path = config.get("_name_or_path") != public_results(config.get("_name_or_path"))
+    return {name: value for name, value in config.items() if name != "_name_or_path" or not is_path}
 
 
 def _as_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+
+
+@contextmanager
+def folder_to_publish(folder: str | os.PathLike, leave_out_memory: bool) -> Iterator[Path]:
+    """The folder of a model or, while it is needed, that of a copy without memories of texts."""
+    if not leave_out_memory:
+        yield Path(folder)
+        return
+    with TemporaryDirectory() as place:
+        # Of the same name, by which a card may call it.
+        copy = Path(place, Path(folder).resolve().name)
+        copy_without_memory(folder, copy)
+        yield copy
+
+
+def copy_without_memory(folder: str | os.PathLike, target: str | os.PathLike) -> None:
+    """
+    Copies what of a model would be published, without its memory. The weights of the other branches in the blend stay
+    as they are; that it is no longer fitted, the number of its texts tells, which is 0.
+    """
+    folder, target = Path(folder), Path(target)
+    files = published_files(folder)
+    config = json.loads(files["config.json"])
+    if all(config.get(name) is None for name in _MEMORIES):
+        raise ValueError(f"{folder} has no memory that could be left out: publish it without `--leave_out_memory`.")
+    if config.get("encoder") is None and config.get("lexical") is None:
+        raise ValueError(f"The memory is all that {folder} has: without it nothing would be left to publish.")
+    config |= dict.fromkeys(_MEMORIES)
+    if config.get("blend") is not None:
+        weights = {key: x for key, x in config["blend"]["weights"].items() if key.split("_")[0] not in _MEMORIES}
+        config["blend"] |= {"weights": weights, "texts": 0}
+    target.mkdir(parents=True)
+    names = weight_files(folder)
+    for name, content in files.items():
+        if isinstance(content, bytes):
+            (target / name).write_bytes(content)
+        elif name not in names:
+            shutil.copyfile(content, target / name)
+    if os.path.lexists(folder / CARD_FILE):
+        shutil.copyfile(regular_file(folder, CARD_FILE), target / CARD_FILE)
+    (target / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    shards = [load_file(folder / name) for name in names if name.endswith(".safetensors")]
+    kept = {key: x for shard in shards for key, x in shard.items() if key.split(".")[0] not in _MEMORIES}
+    # In several files where there were several.
+    save_torch_state_dict(kept, target, max_shard_size=max((folder / name).stat().st_size for name in names))

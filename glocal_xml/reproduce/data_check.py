@@ -8,7 +8,7 @@ from glocal_xml.data.readers import detect_format, files_of_texts
 from glocal_xml.runs.prepare import load_texts
 from glocal_xml.training import DataArguments
 
-from .table_recipe import PublishedData
+from .table_recipe import PublishedData, TableRecipe
 
 # Training and test texts as the public copies name them, and the names of labels that are numbers there.
 _LAYOUTS = (
@@ -22,6 +22,19 @@ _LAYOUTS = (
     ("trn.json", "tst.json", "lbl.json"),
     ("X.trn.txt", "X.tst.txt", "output-items.txt"),
 )
+
+
+def data_files(
+    recipe: TableRecipe, data_dir: str | None, train_file: str | None = None, test_file: str | None = None
+) -> dict[str, str]:
+    """Training and test texts: those that are given, those of the recipe, or those in a folder."""
+    given = {"train_file": train_file, "test_file": test_file}
+    files = {name: path or recipe.shared.get(name) for name, path in given.items()}
+    if all(files.values()):
+        return files
+    if any(files.values()):
+        raise ValueError("Pass both `--train_file` and `--test_file`, or a folder with both by `--data_dir`.")
+    return find_files(data_dir or recipe.data.folder)
 
 
 def find_files(folder: str) -> dict[str, str]:

@@ -72,7 +72,15 @@ def read_table(name: str) -> TableRecipe:
         raise ValueError(f"{name} must have either `members` or a `study`.")
     if given["data"].keys() != (wanted := {each.name for each in fields(PublishedData)}):
         raise ValueError(f"{name}: `data` must have {', '.join(sorted(wanted))}, got {', '.join(given['data'])}.")
-    published = [_published(name, entry) for entry in given.get("published", [])]
+    published = []
+    for entry in given.get("published", []):
+        metrics = {key: value for key, value in entry.items() if "@" in key}
+        rest = {key: value for key, value in entry.items() if key not in metrics}
+        if not {"run", "where"} <= rest.keys() <= {"run", "where", "branch"} or not metrics:
+            raise ValueError(
+                f"{name}: published numbers have `run`, `where`, perhaps `branch`, and metrics, got {entry}."
+            )
+        published.append(Published(**rest, metrics=metrics))
     runs = [*given.get("members", [entry.run for entry in published]), ENSEMBLE]
     if strange := [entry.run for entry in published if entry.run not in runs]:
         raise ValueError(f"{name}: published numbers of {strange[0]!r}, but the runs are {', '.join(runs)}.")
@@ -110,11 +118,3 @@ def _read(name: str) -> dict[str, Any]:
     # Another table of the same models and data.
     base = _read(given.pop("like"))
     return {"data": base["data"], **given, "shared": merged(base["shared"], given.get("shared", {}))}
-
-
-def _published(name: str, entry: dict[str, Any]) -> Published:
-    metrics = {key: value for key, value in entry.items() if "@" in key}
-    rest = {key: value for key, value in entry.items() if key not in metrics}
-    if not {"run", "where"} <= rest.keys() <= {"run", "where", "branch"} or not metrics:
-        raise ValueError(f"{name}: published numbers have `run`, `where`, perhaps `branch`, and metrics, got {entry}.")
-    return Published(**rest, metrics=metrics)

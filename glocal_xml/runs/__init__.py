@@ -1,13 +1,11 @@
 """One run from files to results, as one call (`fit`, `run`) and as the steps that example scripts put together."""
 
-from .accelerate_loop import gather_rankings, prepare_loop
 from .blend import blend_of_run
 from .experts import RunExperts
 from .fit import fit
-from .model import prepare_training
-from .model_of_run import model_of_run
+from .model import model_of_run, prepare_training
 from .report import RunReport
-from .resume import LoopState, one_line_errors, resumable
+from .resume import LoopState, gather_rankings, one_line_errors, prepare_loop, resumable
 from .run import run, start_logging, start_run
 from .run_data import RunData, load_data
 from .run_folder import clear_run_folder

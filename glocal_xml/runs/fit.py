@@ -24,7 +24,7 @@ from glocal_xml.modeling import TASK, ExtremeMultiLabelPipeline
 from glocal_xml.modeling.text_windows import readable_text
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 
-from .run import quieten, run
+from .run import run
 
 _ARGUMENTS = (ModelArguments, DataArguments, XMTCTrainingArguments)
 # Small sets are trained for more epochs: about this many texts are read in all.
@@ -71,14 +71,21 @@ def fit(
         options: Any flag of `glocal-xml train`, such as `num_train_epochs`, `max_length` or `experts`.
     """
     rows = _rows(texts, labels)
-    known = {field.name for kind in _ARGUMENTS for field in fields(kind) if field.init}
-    unknown = sorted(set(options) - known)
-    if unknown:
+    known = [field for kind in _ARGUMENTS for field in fields(kind)]
+    if unknown := sorted(set(options) - {field.name for field in known if field.init}):
         raise ValueError(f"Unknown options {', '.join(unknown)}; `glocal-xml train --help` lists all options.")
     files = sorted({"train_file", "dataset_name", "streaming"} & set(options))
     if files:
         raise ValueError(f"The texts are given, so leave out {', '.join(files)}; `glocal-xml train` reads files.")
-    _check_types({**options, "minutes": minutes, "validation_size": validation_size})
+    # A command line turns strings into numbers and truth values, a call does not.
+    given = {**options, "minutes": minutes, "validation_size": validation_size}
+    for field in known:
+        kinds = set(get_args(field.type) or [field.type])
+        if isinstance(given.get(field.name), str) and kinds <= {int, float, bool, NoneType}:
+            raise ValueError(
+                f"`{field.name}` must be a {'truth value' if bool in kinds else 'number'}, got the string "
+                f"{given[field.name]!r}."
+            )
     if not isinstance(encoder, str | os.PathLike | None):
         raise ValueError(f"`encoder` must be a folder, a Hub id, a short name or None, got {encoder!r}.")
     settings = {
@@ -99,23 +106,11 @@ def fit(
     with TemporaryDirectory() as folder, _own_random_numbers():
         settings["output_dir"] = os.fspath(output_dir or folder)
         model_args, data_args, args = HfArgumentParser(_ARGUMENTS).parse_dict(settings)
-        quieten(args)
         run(model_args, data_args, args, rows)
         tagger = pipeline(TASK, model=args.output_dir)
         # Saved with the model, which can then be evaluated, edited and trained further.
         tagger.label_space = LabelSpace.load(args.output_dir)
         return tagger
-
-
-def _check_types(options: dict[str, Any]) -> None:
-    """Refuses strings for numbers and truth values, which a command line turns into these, and a call does not."""
-    for field in (field for kind in _ARGUMENTS for field in fields(kind)):
-        kinds = set(get_args(field.type) or [field.type])
-        if isinstance(options.get(field.name), str) and kinds <= {int, float, bool, NoneType}:
-            raise ValueError(
-                f"`{field.name}` must be a {'truth value' if bool in kinds else 'number'}, got the string "
-                f"{options[field.name]!r}."
-            )
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 import logging
 import re
+import shutil
 from itertools import takewhile
 from typing import Any
 
 import torch
+import torch.distributed
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
@@ -27,6 +29,9 @@ from glocal_xml.training.arguments import ModelArguments, XMTCTrainingArguments,
 from glocal_xml.training.frozen_encoder import reads_one_embedding
 
 from .prepare import encoder_path, encoder_tokenizer, follow_validation, settle_metrics
+from .run_data import RunData
+from .split_labels import load_split_model
+from .tree import tree_of_run
 from .word_encoder import WORD_ENCODER, make_word_encoder
 
 # Rates of a pretrained encoder and of tables of labels (benchmarks/branches.py).
@@ -38,6 +43,36 @@ _MOST_LOCAL = 10_000
 logger = logging.getLogger(__name__)
 
 
+def model_of_run(
+    model_args: ModelArguments, args: XMTCTrainingArguments, data: RunData, *, resume: bool = False
+) -> XMTCPreTrainedModel:
+    """
+    The model that a run trains: whole in every process, or with its labels split over them. A label tree is made of
+    the texts and kept in the folder of the run: a run that resumes from a checkpoint has it already.
+    """
+    label_space, tokenizer = data.label_space, data.tokenizer
+    if args.label_shards == 1:
+        tree = tree_of_run(model_args, args, data.texts, label_space, resume=resume)
+        return build_model(model_args, label_space, tokenizer, tree)
+    if model_args.label_tree is not None:
+        raise ValueError(
+            "`label_tree` makes label tables with sparse gradients, and `label_shards` splits dense ones over "
+            "processes: they exclude each other. Leave one of them out; with a tree, a step needs little memory "
+            "beyond the table itself."
+        )
+    # Next to the states to resume from, and deleted with them.
+    folder, is_first = f"{args.output_dir}/state.start", torch.distributed.get_rank() == 0
+    # Built whole by one process: only then it is the same for any number of parts. The others read theirs.
+    if is_first:
+        build_model(model_args, label_space, tokenizer).save_pretrained(folder)
+    torch.distributed.barrier()
+    model = load_split_model(folder, args.label_shards)
+    torch.distributed.barrier()
+    if is_first:
+        shutil.rmtree(folder)
+    return model
+
+
 def build_model(
     model_args: ModelArguments,
     label_space: LabelSpace,
@@ -46,23 +81,58 @@ def build_model(
 ) -> XMTCPreTrainedModel:
     """
     A trained model, or a new one around a pretrained encoder or that of the words of the tokenizer; with a label tree
-    where there is one.
+    where there is one. Given a trained model without an encoder and an encoder, the new one takes over its experts.
     """
+    trained, encoder = None, model_args.encoder
     if model_args.model is not None:
         if model_args.model_config:
             raise ValueError("`model_config` is for new models; a trained model keeps the configuration it has.")
-        model = load_trained_model(model_args.model, tokenizer, dtype=torch.float32)
-        if model_args.encoder is not None:
-            return with_encoder(model, model_args, label_space, tokenizer)
-        # Its own and those of the texts it is trained further on.
-        model.set_label_counts(label_space.counts)
-        return model
-    if model_args.encoder == NO_ENCODER:
+        trained = load_trained_model(model_args.model, tokenizer, dtype=torch.float32)
+        if encoder is None:
+            # Its own and those of the texts it is trained further on.
+            trained.set_label_counts(label_space.counts)
+            return trained
+        if not isinstance(trained, TextExpertsForMultiLabel):
+            raise ValueError(
+                f"{model_args.model} has an encoder already: leave out `--encoder` to train it further, or `--model` "
+                "to start anew."
+            )
+        if encoder_tokenizer(encoder).get_vocab() != tokenizer.get_vocab():
+            raise ValueError(
+                f"The experts of {model_args.model} count other tokens than {encoder} has: start anew with "
+                "`--encoder`, without `--model`."
+            )
+    elif encoder == NO_ENCODER:
         config = make_config(TextExpertsConfig, model_args.model_config, num_labels=label_space.num_labels)
         model = TextExpertsForMultiLabel(config)
         model.set_label_names(label_space.names)
         return model
-    return new_model(model_args, label_space, tokenizer, tree)
+    words, fields = encoder == WORD_ENCODER, dict(model_args.model_config)
+    if "tree_levels" in fields:
+        raise ValueError("`tree_levels` follows from the label tree: pass `--label_tree` instead.")
+    if tree is not None:
+        fields["tree_levels"] = tree.level_sizes
+    if leaves_out_local_branch(model_args, label_space.num_labels):
+        fields["branches"] = "global"
+    try:
+        model = FAMILIES[config_class(model_args.model_type)].from_encoder(
+            make_word_encoder(tokenizer, model_args.encoder_options) if words else encoder_path(encoder),
+            label_names=label_space.names,
+            encoder_options=model_args.encoder_options if words else encoder_options(model_args),
+            **fields,
+        )
+    # What damaged files make of it.
+    except (SafetensorError, StrictDataclassError, RuntimeError) as error:
+        raise ValueError(f"{encoder} cannot be loaded: {error}") from error
+    check_vocabulary(model, tokenizer)
+    if tree is not None:
+        model.set_label_tree(tree.child_starts, tree.label_order)
+    model.set_label_counts(label_space.counts)
+    if model.config.label_bias:
+        model.start_label_bias(label_space.log_odds())
+    for name, expert in {} if trained is None else trained.text_experts().items():
+        model.set_expert(name, expert, getattr(trained.config, name))
+    return model
 
 
 def may_freeze(model_args: ModelArguments, args: XMTCTrainingArguments) -> bool:
@@ -90,63 +160,6 @@ def check_frozen_encoder(model: XMTCPreTrainedModel, args: XMTCTrainingArguments
         raise ValueError(f"`frozen_encoder` trains in one process, got {args.world_size}: start one, or leave it out.")
 
 
-def with_encoder(
-    experts: XMTCPreTrainedModel,
-    model_args: ModelArguments,
-    label_space: LabelSpace,
-    tokenizer: PreTrainedTokenizerBase,
-) -> XMTCPreTrainedModel:
-    """A new model around an encoder that takes over the experts of one that has none."""
-    if not isinstance(experts, TextExpertsForMultiLabel):
-        raise ValueError(
-            f"{model_args.model} has an encoder already: leave out `--encoder` to train it further, or `--model` to "
-            "start anew."
-        )
-    if encoder_tokenizer(model_args.encoder).get_vocab() != tokenizer.get_vocab():
-        raise ValueError(
-            f"The experts of {model_args.model} count other tokens than {model_args.encoder} has: start anew with "
-            "`--encoder`, without `--model`."
-        )
-    model = new_model(model_args, label_space, tokenizer, None)
-    for name, expert in experts.text_experts().items():
-        model.set_expert(name, expert, getattr(experts.config, name))
-    return model
-
-
-def new_model(
-    model_args: ModelArguments,
-    label_space: LabelSpace,
-    tokenizer: PreTrainedTokenizerBase,
-    tree: LabelTree | None,
-) -> XMTCPreTrainedModel:
-    """A new model around a pretrained encoder or that of the words of the tokenizer."""
-    family = FAMILIES[config_class(model_args.model_type)]
-    words, fields = model_args.encoder == WORD_ENCODER, dict(model_args.model_config)
-    if "tree_levels" in fields:
-        raise ValueError("`tree_levels` follows from the label tree: pass `--label_tree` instead.")
-    if tree is not None:
-        fields["tree_levels"] = tree.level_sizes
-    if leaves_out_local_branch(model_args, label_space.num_labels):
-        fields["branches"] = "global"
-    try:
-        model = family.from_encoder(
-            make_word_encoder(tokenizer, model_args.encoder_options) if words else encoder_path(model_args.encoder),
-            label_names=label_space.names,
-            encoder_options=model_args.encoder_options if words else encoder_options(model_args),
-            **fields,
-        )
-    # What damaged files make of it.
-    except (SafetensorError, StrictDataclassError, RuntimeError) as error:
-        raise ValueError(f"{model_args.encoder} cannot be loaded: {error}") from error
-    check_vocabulary(model, tokenizer)
-    if tree is not None:
-        model.set_label_tree(tree.child_starts, tree.label_order)
-    model.set_label_counts(label_space.counts)
-    if model.config.label_bias:
-        model.start_label_bias(label_space.log_odds())
-    return model
-
-
 def recipe_config(model_args: ModelArguments, num_labels: int, **fields: Any) -> XMTCConfig:
     """The configuration of a new model around a pretrained encoder; no weights are read."""
     encoder = encoder_config(model_args)
@@ -172,20 +185,17 @@ def encoder_options(model_args: ModelArguments) -> dict[str, Any]:
     options = model_args.encoder_options
     if model_args.encoder_dropout:
         return options
+    hub = {name: options[name] for name in ("revision", "token", "trust_remote_code") if name in options}
     with plain_model_errors(model_args.encoder):
-        return {**dropout_off(encoder_path(model_args.encoder), options), **options}
+        fields = AutoConfig.from_pretrained(encoder_path(model_args.encoder), **hub).to_dict()
+    # Whatever it is called.
+    off = {name: 0.0 for name, value in fields.items() if "drop" in name and isinstance(value, float)}
+    return {**off, **options}
 
 
 def config_class(model_type: str) -> type[XMTCConfig]:
     """The configuration of a family."""
     return next(config for config in FAMILIES if config.model_type == model_type)
-
-
-def dropout_off(path: str, options: dict[str, Any]) -> dict[str, float]:
-    """Fields of the configuration of an encoder that switch its dropout off, whatever they are called."""
-    hub = {name: options[name] for name in ("revision", "token", "trust_remote_code") if name in options}
-    fields = AutoConfig.from_pretrained(path, **hub).to_dict()
-    return {name: 0.0 for name, value in fields.items() if "drop" in name and isinstance(value, float)}
 
 
 def leaves_out_local_branch(model_args: ModelArguments, num_labels: int) -> bool:

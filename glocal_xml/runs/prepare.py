@@ -148,14 +148,13 @@ def _tokenizer_of_experts(name: str | None, texts: list[str]) -> PreTrainedToken
         return make_word_tokenizer(texts, {})
 
 
-def trained_label_space(model: str, *, revision: str | None = None, token: str | None = None) -> LabelSpace:
+def trained_label_space(model: str) -> LabelSpace:
     """The label space of a trained model, from its folder or from the Hub."""
-    hub_options: dict[str, Any] = {"revision": revision, "token": token}
-    trained_config(model, **hub_options)
+    trained_config(model)
     folder = Path(model)
     if not folder.is_dir():
         with plain_model_errors(model):
-            folder = Path(snapshot_download(model, allow_patterns=list(LABEL_SPACE_FILES), **hub_options))
+            folder = Path(snapshot_download(model, allow_patterns=list(LABEL_SPACE_FILES)))
     if not all((folder / name).is_file() for name in LABEL_SPACE_FILES):
         raise ValueError(
             f"{model} lacks {' or '.join(LABEL_SPACE_FILES)}; models of this package have both; give its folder."
@@ -192,6 +191,7 @@ def load_texts(
     if train_rows is not None:
         files["train"] = train_rows
     texts: dict[str, Any] = {}
+    # What a model knows.
     earlier = label_space
     if files:
         parts, label_space = load_xmtc_dataset(
@@ -209,23 +209,6 @@ def load_texts(
         options |= {"label_space": label_space, "allow_no_labels": True, **reader}
         parts, label_space = load_xmtc_dataset({"test": data_args.predict_file}, **options)
         texts["predict"] = parts["test"]
-    return take_parts(texts, label_space, earlier, data_args, seed, holds_out)
-
-
-def read_label_names(path: str | None) -> list[str] | None:
-    """All labels of a taxonomy, one per line."""
-    return None if path is None else read_names(path)
-
-
-def take_parts(
-    texts: dict[str, Any],
-    label_space: LabelSpace,
-    earlier: LabelSpace | None,
-    data_args: DataArguments,
-    seed: int,
-    holds_out: bool,
-) -> tuple[dict[str, Any], LabelSpace]:
-    """Random parts where fewer texts are asked for, and the validation part; `earlier` is what a model knows."""
     if data_args.streaming:
         # What a stream brings is mixed within a window; files are often sorted.
         if "train" in texts:
@@ -236,22 +219,27 @@ def take_parts(
     for name, limit in {"train": data_args.max_train_texts, "test": data_args.max_test_texts}.items():
         if name in texts and limit is not None:
             texts[name] = texts[name].shuffle(seed=seed).select(range(min(limit, len(texts[name]))))
+    if "train" not in texts:
+        return texts, label_space
     size = data_args.validation_size
-    if size is None and holds_out and "train" in texts:
+    if size is None and holds_out:
         size = held_out_texts(len(texts["train"]))
-    if "train" in texts and "validation" not in texts and size:
+    if "validation" not in texts and size:
         texts["train"], texts["validation"] = split_validation(
             texts["train"], fraction_or_size=size if size < 1 else int(size), seed=seed
         )
-    if "train" in texts:
-        # Propensities, bands and priors are those of the texts that are trained on.
-        ids = np.concatenate([np.zeros(0, dtype=np.int64), *texts["train"]["labels"]]).astype(np.int64)
-        counts, num_texts = np.bincount(ids, minlength=label_space.num_labels), len(texts["train"])
-        if earlier is not None:
-            # Labels of a model that is trained further are not rare because new texts lack them.
-            counts, num_texts = counts + np.asarray(earlier.counts), num_texts + earlier.num_texts
-        label_space = replace(label_space, counts=counts.tolist(), num_texts=num_texts)
-    return texts, label_space
+    # Propensities, bands and priors are those of the texts that are trained on.
+    ids = np.concatenate([np.zeros(0, dtype=np.int64), *texts["train"]["labels"]]).astype(np.int64)
+    counts, num_texts = np.bincount(ids, minlength=label_space.num_labels), len(texts["train"])
+    if earlier is not None:
+        # Labels of a model that is trained further are not rare because new texts lack them.
+        counts, num_texts = counts + np.asarray(earlier.counts), num_texts + earlier.num_texts
+    return texts, replace(label_space, counts=counts.tolist(), num_texts=num_texts)
+
+
+def read_label_names(path: str | None) -> list[str] | None:
+    """All labels of a taxonomy, one per line."""
+    return None if path is None else read_names(path)
 
 
 def follow_validation(args: XMTCTrainingArguments, has_validation: bool) -> None:

@@ -28,8 +28,8 @@ logger = logging.getLogger("glocal_xml")
 class RunReport:
     """
     What a run found, and what decided it: `results`, which `save` writes as `results.json`, with `predictions.jsonl`
-    and the model card. What has watched over training tells whether the model has collapsed; a model that was not
-    trained here has no `collapse_watch`. The run has `started` so many seconds since the epoch.
+    and the model card. What tells whether a model has collapsed, `collapse_watch`, is there where it was trained;
+    `started` is in seconds since the epoch.
     """
 
     def __init__(
@@ -72,13 +72,8 @@ class RunReport:
     ) -> None:
         """
         Adds metrics of a part beside those of the most frequent labels, which the log shows as a table, and
-        predictions as names of labels.
-
-        Args:
-            name: `validation`, `test`, or `predict` for texts whose labels do not count.
-            rankings: The best labels of each text, as of `XMTCTrainer.predict` or [`gather_rankings`].
-            true_labels: The labels of each text, padded with -100.
-            metrics: Metrics of the rankings, where they are known already.
+        predictions as names of labels: `validation`, `test`, or `predict`, of texts whose labels do not count.
+        Rankings and true labels are as of `XMTCTrainer.predict` or [`gather_rankings`]; metrics may be known already.
         """
         label_space = self.data.label_space
         if name != "predict":
@@ -140,14 +135,10 @@ def results_table(rows: dict[str, dict[str, float]], args: XMTCTrainingArguments
 
 def hub_ids(model_args: ModelArguments, data_args: DataArguments) -> dict[str, str | None]:
     """What the run started from by its id on the Hub; a folder of this machine has none."""
-
-    def hub_id(name: str | None) -> str | None:
-        return None if name is None or Path(name).exists() else name
-
+    names = {"base_model": model_args.model or model_args.encoder, "dataset": data_args.dataset_name}
+    ids = {what: None if name is None or Path(name).exists() else name for what, name in names.items()}
     # What comes as a package, and what is made in the run.
     short_names = {"minilm": MINILM_HUB_ID, WordLSTMConfig.model_type: None, NO_ENCODER: None}
-    name = model_args.encoder
-    return {
-        "base_model": short_names[name] if name in short_names else hub_id(model_args.model or name),
-        "dataset": hub_id(data_args.dataset_name),
-    }
+    if model_args.encoder in short_names:
+        ids["base_model"] = short_names[model_args.encoder]
+    return ids

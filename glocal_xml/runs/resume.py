@@ -1,4 +1,4 @@
-"""Interrupted runs: how a user hears to resume one, and the states that a training loop of one's own resumes from."""
+"""Interrupted runs and how to resume one; steps of a training loop of one's own, and states that it resumes from."""
 
 import logging
 import os
@@ -10,9 +10,13 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.data_loader import prepare_data_loader
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
 from transformers import AutoModel, PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace
@@ -20,6 +24,7 @@ from glocal_xml.interruption import terminated_like_ctrl_c
 from glocal_xml.json_text import json_text, read_json_object
 from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.plain_errors import mendable, one_line
+from glocal_xml.training.rankings import rankings
 from glocal_xml.training.whole_checkpoints import last_good_checkpoint, why_not_whole, write_manifest
 
 from .split_labels import is_split, load_split_model, load_split_state, save_split_state
@@ -88,12 +93,8 @@ class LoopState:
     """
     What a training loop with Accelerate resumes from, in the folder `state` of its run: weights, optimiser, schedule,
     random numbers and progress; and beside it, in `state.best`, the best model so far. At every moment complete ones
-    are on the disk, and reading them runs no code that they may hold. All processes call the methods together.
-
-    Args:
-        accelerator, output_dir: What has prepared model and optimiser, and the folder of the run.
-        model, optimizer, schedule: As prepared; the learning rates are not.
-        tokenizer, label_space: What is saved with the model; a run with other labels must not resume.
+    are on the disk, and reading them runs no code that they may hold. All processes call the methods together. Model
+    and optimiser are as the accelerator has prepared them, the schedule is not prepared.
     """
 
     def __init__(
@@ -189,3 +190,55 @@ def _put_in_place(folder: str) -> None:
         os.rename(folder, f"{folder}.old")
     os.rename(f"{folder}.new", folder)
     shutil.rmtree(f"{folder}.old", ignore_errors=True)
+
+
+def prepare_loop(
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loaders: dict[str, DataLoader],
+) -> tuple[torch.nn.Module, Any, dict[str, DataLoader]]:
+    """
+    Prepares model, optimiser and batches, by part of the data, for the processes of `accelerator`. Every process reads
+    its share of the texts; where the labels of the model are split over them, all read the same texts.
+    """
+    if is_split(model):
+        # The model passes gradients between processes itself.
+        model, optimizer = accelerator.prepare_model(model, evaluation_mode=True), accelerator.prepare(optimizer)
+        alone = {"num_processes": 1, "process_index": 0, "put_on_device": True, "use_seedable_sampler": True}
+        prepared = {name: prepare_data_loader(loader, accelerator.device, **alone) for name, loader in loaders.items()}
+        return model, optimizer, prepared
+    # FSDP wants the optimiser beside the model.
+    model, optimizer = accelerator.prepare(model, optimizer)
+    return model, optimizer, {name: accelerator.prepare(loader) for name, loader in loaders.items()}
+
+
+@torch.no_grad()
+def gather_rankings(
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    loader: DataLoader,
+    top_k: int,
+    *,
+    show_progress: bool = False,
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """
+    The best labels of all texts of a part, whose batches [`prepare_loop`] has prepared, the same in every process:
+    `final`, each branch of several, and the `scores` of the final one, (texts, labels). Then the labels that the texts
+    have, padded with -100.
+    """
+    model.eval()
+    unwrapped, gathered = accelerator.unwrap_model(model), []
+    for batch in tqdm(loader, desc="evaluating", disable=not show_progress, leave=False):
+        labels = batch.pop("labels")
+        output = model(**batch, top_k=top_k, output_logits=False)
+        ranked = rankings(unwrapped, output)
+        # Where labels are split, every process has read all texts.
+        if not is_split(unwrapped):
+            labels = accelerator.pad_across_processes(labels, dim=1, pad_index=-100)
+            ranked, labels = accelerator.gather_for_metrics((ranked, labels))
+        gathered.append((ranked, labels))
+    width = max(labels.shape[1] for _, labels in gathered)
+    padded = [torch.nn.functional.pad(labels, (0, width - labels.shape[1]), value=-100) for _, labels in gathered]
+    ranked = {name: torch.cat([batch[name] for batch, _ in gathered]).cpu().numpy() for name in gathered[0][0]}
+    return ranked, torch.cat(padded).cpu().numpy()

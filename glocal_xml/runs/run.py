@@ -17,13 +17,11 @@ from glocal_xml.training.whole_checkpoints import last_good_checkpoint
 
 from .blend import blend_of_run
 from .experts import RunExperts
-from .model import check_frozen_encoder, check_length, default_rates, freeze_layers, late_loss
-from .model_of_run import model_of_run
+from .model import check_frozen_encoder, check_length, default_rates, freeze_layers, late_loss, model_of_run
 from .prepare import check_arguments, follow_validation, settle_metrics, trained_label_space
-from .repeated_texts import warn_of_known_texts
 from .report import RunReport
 from .resume import last_state, resumable
-from .run_data import read_data
+from .run_data import read_data, warn_of_known_texts
 from .run_folder import check_run_folder, clear_run_folder
 from .split_labels import check_label_shards
 from .time_plan import has_time, plan_time

@@ -8,14 +8,18 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from glocal_xml.data import LabelSpace
+from glocal_xml.experts.memory import texts_in_memory
+from glocal_xml.modeling import XMTCPreTrainedModel
 from glocal_xml.training.arguments import DataArguments, ModelArguments, XMTCTrainingArguments
 
 from .prepare import load_texts, load_tokenizer
-from .repeated_texts import warn_of_repeated_texts
 from .run_folder import check_same_labels
-from .token_columns import tokens_of_run, with_whole_texts
+from .token_columns import tokens_of_run, whole_rows, with_whole_texts
 
 logger = logging.getLogger("glocal_xml")
+
+# Test texts that are looked up in the memory of a trained model.
+_LOOKED_UP = 500
 
 
 @dataclass
@@ -89,3 +93,39 @@ def read_data(
         tokenizer = load_tokenizer(model_args, data_args.max_length, texts)
     logger.info("labels: %s", label_space.describe())
     return RunData(texts, {}, label_space, tokenizer)
+
+
+def warn_of_repeated_texts(parts: dict[str, Any]) -> None:
+    """Warns of repeated training texts, and of validation and test texts that are training texts too."""
+    if "train" not in parts:
+        return
+    train = parts["train"]["text"][:]
+    known = set(train)
+    if len(known) < len(train):
+        pairs = {(text, *labels) for text, labels in zip(train, parts["train"]["labels"][:], strict=True)}
+        other = len(pairs) - len(known)
+        logger.warning(
+            "%d of %d training texts are repeated: they count several times%s",
+            *(len(train) - len(known), len(train)),
+            f"; {other} of them with other labels: give each text once, with all of its labels" if other else "",
+        )
+    for name in ("validation", "test"):
+        texts = parts[name]["text"][:] if name in parts else []
+        if repeated := sum(text in known for text in texts):
+            logger.warning(
+                "%d of %d %s texts are training texts too: results on them are too good; remove them from one of the "
+                "two",
+                *(repeated, len(texts), name),
+            )
+
+
+def warn_of_known_texts(model: XMTCPreTrainedModel, parts: dict[str, Any]) -> None:
+    """Warns of test texts that a trained model has in its memory, which knows their labels."""
+    if "test" not in parts or model.memory is None:
+        return
+    rows = whole_rows(parts["test"].take(_LOOKED_UP))
+    if known := int(texts_in_memory(model, rows).sum()):
+        logger.warning(
+            "%d of %s%d test texts are training texts of the model: results on them are too good; leave them out",
+            *(known, "the first " if len(rows) == _LOOKED_UP else "", len(rows)),
+        )

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from glocal_xml.atomic_file import remove_leftovers, write_atomically
-from glocal_xml.data import LabelSpace
+from glocal_xml.atomic_file import remove_leftovers
+from glocal_xml.data import LabelSpace, write_rows
 from glocal_xml.hub.run_files import CARD_FILE, RESULTS_FILE, holds_card
-from glocal_xml.json_text import json_text
 from glocal_xml.modeling.configuration_base import find_label_names
 from glocal_xml.training.whole_checkpoints import last_good_checkpoint, why_not_whole
 
@@ -114,5 +113,5 @@ def prediction_lines(
 def write_predictions(folder: str | os.PathLike, lines: Iterable[dict[str, Any]]) -> Path:
     """Writes `predictions.jsonl`, whole or not at all."""
     path = Path(folder, PREDICTIONS_FILE)
-    write_atomically(path, "".join(json_text(line) + "\n" for line in lines))
+    write_rows(lines, path)
     return path

@@ -33,7 +33,12 @@ def claim_folder(
     settings = json.loads(json.dumps(settings, default=str))
     known = read_json(folder / _SETTINGS_FILE)
     if known != settings and holds_run(folder):
-        difference = _difference(known, settings)
+        difference = "it was started by another command"
+        if known is not None:
+            earlier, new = (
+                {name: value for part in given.values() for name, value in part.items()} for given in (known, settings)
+            )
+            difference = ", ".join(name for name in new if earlier.get(name) != new[name])
         if not overwrite:
             raise ValueError(
                 f"{folder} holds a run with other settings ({difference}): delete it by `--overwrite_output true`, or "
@@ -71,11 +76,3 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-
-
-def _difference(known: dict[str, dict[str, Any]] | None, settings: dict[str, dict[str, Any]]) -> str:
-    """Names of the settings that differ."""
-    if known is None:
-        return "it was started by another command"
-    flat = [{name: value for part in given.values() for name, value in part.items()} for given in (known, settings)]
-    return ", ".join(name for name in flat[1] if flat[0].get(name) != flat[1][name])

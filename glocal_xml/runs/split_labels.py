@@ -1,7 +1,6 @@
-"""Training with a label table that is split over processes: how a model starts, and a state to resume from."""
+"""Training with a label table that is split over processes: how a model is loaded, and a state to resume from."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,15 +13,11 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
-from transformers import AutoModel, PreTrainedTokenizerBase
+from transformers import AutoModel
 from transformers.distributed import DistributedConfig
 
-from glocal_xml.data import LabelSpace
 from glocal_xml.json_text import json_text, read_json_object
 from glocal_xml.modeling import XMTCPreTrainedModel
-from glocal_xml.training.arguments import ModelArguments
-
-from .model import build_model
 
 _NUMBERS = "numbers.json"
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -36,34 +31,6 @@ def check_label_shards(label_shards: int) -> None:
             f"`label_shards` is {label_shards}, but {processes} process(es) were started. Each holds one part of the "
             f"labels: start as many, by `torchrun --nproc_per_node {max(label_shards, 2)}`, or leave it at 1."
         )
-
-
-def start_split_model(
-    model_args: ModelArguments,
-    label_space: LabelSpace,
-    tokenizer: PreTrainedTokenizerBase,
-    label_shards: int,
-    folder: str,
-) -> XMTCPreTrainedModel:
-    """
-    A new model of which every process holds its part of the labels. The first one builds it whole, since only then it
-    is the same for any number of parts, and leaves it in `folder`, which all must see, until all have read their part.
-    """
-    if model_args.label_tree is not None:
-        raise ValueError(
-            "`label_tree` makes label tables with sparse gradients, and `label_shards` splits dense ones over "
-            "processes: they exclude each other. Leave one of them out; with a tree, a step needs little memory "
-            "beyond the table itself."
-        )
-    main_process = torch.distributed.get_rank() == 0
-    if main_process:
-        build_model(model_args, label_space, tokenizer).save_pretrained(folder)
-    torch.distributed.barrier()
-    model = load_split_model(folder, label_shards)
-    torch.distributed.barrier()
-    if main_process:
-        shutil.rmtree(folder)
-    return model
 
 
 def is_split(model: nn.Module) -> bool:

@@ -44,13 +44,11 @@ def tree_of_run(
         return None
     with args.main_process_first(desc="building the label tree"):
         if isinstance(wanted, str):
-            tree = LabelTree.load(wanted)
+            path = Path(wanted)
         elif args.process_index == 0 and not (resume and path.is_file()):
-            tree = _build(wanted, texts, label_space, model_args.encoder, not args.disable_tqdm)
             path.parent.mkdir(parents=True, exist_ok=True)
-            tree.save(path)
-        else:
-            tree = LabelTree.load(path)
+            _build(wanted, texts, label_space, model_args.encoder, not args.disable_tqdm).save(path)
+        tree = LabelTree.load(path)
     if tree.num_labels != label_space.num_labels:
         raise ValueError(
             f"The label tree has {tree.num_labels} labels, the data {label_space.num_labels}: build one of these."

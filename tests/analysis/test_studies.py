@@ -2,7 +2,7 @@
 
 import pytest
 
-from glocal_xml.analysis.points import plan_runs, rates_of_points, real_changes, run_name
+from glocal_xml.analysis.run_study import plan_study, rates_of_points, real_changes, run_name
 from glocal_xml.analysis.studies import STUDIES, Point, find_study, study_points
 from glocal_xml.modeling import FAMILIES
 from glocal_xml.runs.model import encoder_config
@@ -97,21 +97,22 @@ FAMILY_STUDIES = [study for study in STUDIES if study.model_type in {config.mode
 @pytest.mark.parametrize("study", FAMILY_STUDIES, ids=lambda study: f"{study.name}-{study.model_type}")
 def test_every_point_is_a_model_of_its_family(study, encoder_folder, tmp_path):
     recipe = ["--model_type", study.model_type, "--encoder", encoder_folder, "--train_file", "x", "--use_cpu", "true"]
+    recipe += ["--test_file", "y"]
     flags = [*recipe, "--num_train_epochs", "5", "--output_dir", str(tmp_path)]
     if study.model_type == "aplc_xlnet":
         # Six clusters need more width than the tiny encoder has.
         flags += ["--model_config", '{"summary_size": 64}']
     sweep = study_points(study, encoder_config(ModelArguments(encoder=encoder_folder)).num_hidden_layers)
-    planned = plan_runs(parse_arguments(flags), sweep, [1, 2])
+    planned = plan_study(study.name, parse_arguments(flags), seeds=[1, 2])
     assert len({arguments[2].output_dir for _, arguments in planned}) == 2 * len(sweep)
     assert all(arguments[2].metrics_at == [1, 3, 5] for _, arguments in planned)
 
 
 def test_a_diversity_loss_that_never_sets_in_is_refused(encoder_folder):
     flags = ["--model_type", "me_xml", "--encoder", encoder_folder, "--train_file", "x", "--use_cpu", "true"]
-    table = points("ablations", "me_xml", 3)
+    flags += ["--test_file", "y"]
     late = ["--num_train_epochs", "2", "--model_config", '{"diversity_start_epoch": 2}']
     with pytest.raises(ValueError, match="epoch 2, .*never in 2 epochs: lower `diversity_start_epoch`"):
-        plan_runs(parse_arguments([*flags, *late]), table, None)
+        plan_study("ablations", parse_arguments([*flags, *late]))
     early = ["--num_train_epochs", "2", "--model_config", '{"diversity_start_epoch": 1}']
-    plan_runs(parse_arguments([*flags, *early]), table, None)
+    plan_study("ablations", parse_arguments([*flags, *early]))

@@ -1,6 +1,6 @@
 import pytest
 
-from glocal_xml.cli.flag_names import with_flags
+from glocal_xml.cli.command_parser import with_flags
 
 
 @pytest.mark.parametrize(

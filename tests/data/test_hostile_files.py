@@ -19,7 +19,7 @@ from glocal_xml.data.array_files import read_arrays, read_sparse_matrix
 from glocal_xml.data.rows import BadRows
 from glocal_xml.data.text_files import LONGEST_LINE, read_names
 from glocal_xml.data.words import load_word_vectors
-from glocal_xml.ensembles.prediction_files import read_prediction_file
+from glocal_xml.ensembles.files import read_prediction_file
 
 GOOD = {
     "csr": {"data": np.ones(3), "indices": np.array([0, 2, 1]), "indptr": np.array([0, 2, 3])},

@@ -7,7 +7,7 @@ import torch
 from tiny_encoders import WORDS
 
 from glocal_xml.demo.actions import MOST_SHOWN, Actions, readable_part
-from glocal_xml.demo.reasons import parts_of, reasons
+from glocal_xml.demo.rendering import parts_of, reasons
 from glocal_xml.demo.tagger import Tagger
 from glocal_xml.experts import ExpertTexts, fit_experts, fixed_blend
 from glocal_xml.modeling import TextExpertsConfig, TextExpertsForMultiLabel

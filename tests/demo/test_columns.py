@@ -6,7 +6,7 @@ import json
 import pytest
 
 from glocal_xml.demo import example_texts
-from glocal_xml.demo.columns import text_columns
+from glocal_xml.demo.files import text_columns
 
 FILES = {
     "called text": ("a.csv", "name,text,long\na,b,cccccc\n", ["text", "long", "name"]),

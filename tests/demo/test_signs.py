@@ -2,8 +2,7 @@
 
 import pytest
 
-from glocal_xml.demo.reasons import reasons
-from glocal_xml.demo.rendering import percent
+from glocal_xml.demo.rendering import percent, reasons
 from glocal_xml.explain import Explanation, LabelExplanation, Word
 
 

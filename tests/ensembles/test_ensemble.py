@@ -18,8 +18,7 @@ from glocal_xml.cli import main as cli
 from glocal_xml.cli.ensemble import main
 from glocal_xml.data import LabelSpace, build_label_tree
 from glocal_xml.ensembles import ensemble_top_k
-from glocal_xml.ensembles.checkpoints import member_names
-from glocal_xml.ensembles.ranking import union_of_labels
+from glocal_xml.ensembles.checkpoints import member_names, union_of_labels
 from glocal_xml.modeling import GlocalXMLForMultiLabel, MEXMLForMultiLabel
 from glocal_xml.training import XMTCTrainingArguments
 

@@ -11,8 +11,7 @@ from scipy import sparse
 
 from glocal_xml.cli import main
 from glocal_xml.data import LabelSpace
-from glocal_xml.ensembles.files import mean_ranking
-from glocal_xml.ensembles.prediction_files import PredictionFile, read_prediction_file
+from glocal_xml.ensembles.files import PredictionFile, mean_ranking, read_prediction_file
 
 NAMES = ["a b", "c", "d", "e"]
 TEXTS = ["one", "two", "three"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from expert_models import MODELS, NUM_LABELS, make_inputs, make_model
 
-from glocal_xml.explain.lexical_words import lexical_contributions
+from glocal_xml.explain.blended_logit import lexical_contributions
 
 sys.path.append(str(Path(__file__).parents[1] / "modeling"))
 from other_device import OtherTensor, other_device, to_other_device

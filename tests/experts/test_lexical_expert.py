@@ -11,7 +11,7 @@ from sklearn.svm import LinearSVC
 
 from glocal_xml.experts import ExpertTexts, choose, fit_lexical, lexical
 from glocal_xml.experts.token_rows import padded_ids
-from glocal_xml.explain.lexical_words import lexical_contributions
+from glocal_xml.explain.blended_logit import lexical_contributions
 from glocal_xml.modeling.experts import LexicalExpert
 
 OPTIONS = {"workers": 1, "show_progress": False}

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast, pipeline
 from glocal_xml import explain
 from glocal_xml.experts import remove_from_memory
 from glocal_xml.explain import Explanation, LabelExplanation, SimilarText, Word
-from glocal_xml.explain.lexical_words import lexical_contributions
+from glocal_xml.explain.blended_logit import lexical_contributions
 from glocal_xml.modeling import GlocalXMLForMultiLabel
 
 TEXT = "apple fox, moon: apple queen"

@@ -10,11 +10,9 @@ from tiny_tables import NUM_LABELS, SIZES, write_aplc, write_jsonl, write_pairs,
 
 from glocal_xml.cli import main as command
 from glocal_xml.cli.reproduce import main
-from glocal_xml.reproduce.comparison import compare
-from glocal_xml.reproduce.data_check import check_data, find_files
-from glocal_xml.reproduce.reproduce import data_files
+from glocal_xml.reproduce.data_check import check_data, data_files, find_files
+from glocal_xml.reproduce.reproduce import compare, runs_of_table
 from glocal_xml.reproduce.table_recipe import merged, read_table
-from glocal_xml.reproduce.table_runs import runs_of_table
 from glocal_xml.runs import run_once
 from glocal_xml.training import DataArguments, parse_arguments
 from glocal_xml.training.run_facts import run_settings

@@ -7,7 +7,8 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, GPT2Config, T5
 
 from glocal_xml.cli.train import main
 from glocal_xml.runs import model as model_of_run
-from glocal_xml.runs.model import dropout_off, freeze_layers
+from glocal_xml.runs.model import encoder_options, freeze_layers
+from glocal_xml.training import ModelArguments
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ from glocal_xml.runs.model import dropout_off, freeze_layers
 )
 def test_dropout_goes_by_many_names(config, fields, tmp_path):
     config.save_pretrained(tmp_path)
-    off = dropout_off(str(tmp_path), {})
+    off = encoder_options(ModelArguments(encoder=str(tmp_path)))
     assert fields <= set(off) and set(off.values()) == {0.0}
 
 

@@ -1,6 +1,6 @@
 from datasets import Dataset
 
-from glocal_xml.runs.repeated_texts import warn_of_repeated_texts
+from glocal_xml.runs.run_data import warn_of_repeated_texts
 
 
 def part(*texts, labels=None):
