@@ -20,7 +20,7 @@ from glocal_xml.data.array_files import read_sparse_matrix
 from glocal_xml.data.rows import BadRows, RowProblem
 from glocal_xml.data.text_files import read_names
 from glocal_xml.data.words import load_word_vectors
-from glocal_xml.ensembles.prediction_files import read_prediction_file
+from glocal_xml.ensembles.files import read_prediction_file
 
 GOOD_TEXT = re.compile(r"good text \d+ end")
 
