@@ -104,7 +104,7 @@ class DataArguments:
     validation_size: float | None = option(
         None,
         "Without a validation file: share (below 1) or number of training texts to hold out; 0 for none. "
-        "Default: 10 %%, at most 1,000, to fit the blend.",
+        "Default: 10 %%, from 50 to 1,000, to fit the blend; none of fewer than 100 texts.",
     )
     test_file: str | None = option(None, "Texts with labels to evaluate the final model on.")
     predict_file: str | None = option(None, "Texts to predict labels for; labels optional.")

@@ -38,17 +38,22 @@ logger = logging.getLogger(__name__)
 
 # Of the training texts, where nothing is said: enough to fit a handful of weights, and to judge the result.
 _HELD_OUT, _LEAST_HELD_OUT, _MOST_HELD_OUT = 0.1, 50, 1000
+# Fitted weights are worth more than half of so few texts, which the experts learn afterwards.
+_LEAST_TEXTS = 100
 # Texts that are looked up to tell whether a model knows the training texts.
 _LOOKED_UP = 200
 # From so many minutes on there is time to choose settings of the lexical expert.
 _LONG_BUDGET = 15
 
 
-def held_out_texts(num_texts: int) -> int | None:
-    """How many training texts a run holds out for the blend; `None` where there are too few to spare any."""
-    if num_texts * _HELD_OUT < _LEAST_HELD_OUT:
+def held_out_texts(num_texts: int, has_blend: bool = False) -> int | None:
+    """
+    How many training texts a run holds out for the blend; `None` where there are too few to spare any. A model that
+    is trained further keeps the blend that it has, unless a tenth of the new texts is enough for another.
+    """
+    if num_texts < (_LEAST_HELD_OUT / _HELD_OUT if has_blend else _LEAST_TEXTS):
         return None
-    return int(min(num_texts * _HELD_OUT, _MOST_HELD_OUT))
+    return int(min(max(num_texts * _HELD_OUT, _LEAST_HELD_OUT), _MOST_HELD_OUT))
 
 
 class RunExperts:

@@ -64,8 +64,8 @@ def fit(
         minutes: How long to train: experts on all texts, then heads and encoder on as many as the time allows. By
             default small sets are trained for more epochs than large ones.
         validation_size: Share (below 1) or number of texts that are held out, to weigh heads and experts and to tell
-            how good the model is: what is found goes to the log and to `results.json`. By default a tenth, at most
-            1,000, and none of fewer than 500 texts; 0 for none.
+            how good the model is: what is found goes to the log and to `results.json`. By default a tenth, at
+            least 50 and at most 1,000, and none of fewer than 100 texts; 0 for none.
         output_dir: Where the model and its results are kept; by default nowhere, and `save_pretrained` of the pipeline
             writes the model.
         options: Any flag of `glocal-xml train`, such as `num_train_epochs`, `max_length` or `experts`.

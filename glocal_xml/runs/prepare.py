@@ -223,7 +223,7 @@ def load_texts(
         return texts, label_space
     size = data_args.validation_size
     if size is None and holds_out:
-        size = held_out_texts(len(texts["train"]))
+        size = held_out_texts(len(texts["train"]), has_blend=earlier is not None)
     if "validation" not in texts and size:
         texts["train"], texts["validation"] = split_validation(
             texts["train"], fraction_or_size=size if size < 1 else int(size), seed=seed

@@ -259,9 +259,14 @@ def test_experts_are_fitted_again_only_within_the_budget(monkeypatch):
     assert has_time(SimpleNamespace(minutes=None), started=0.0, seconds=10**6)
 
 
-@pytest.mark.parametrize(("texts", "held_out"), [(10, None), (499, None), (500, 50), (5000, 500), (10**6, 1000)])
+@pytest.mark.parametrize(("texts", "held_out"), [(10, None), (99, None), (100, 50), (499, 50), (5000, 500), (10**6, 1000)])
 def test_how_many_texts_are_held_out(texts, held_out):
     assert held_out_texts(texts) == held_out
+
+
+@pytest.mark.parametrize(("texts", "held_out"), [(499, None), (500, 50)])
+def test_few_new_texts_leave_a_blend_as_it_is(texts, held_out):
+    assert held_out_texts(texts, has_blend=True) == held_out
 
 
 def test_names_of_labels_from_a_table(tmp_path):
