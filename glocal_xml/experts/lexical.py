@@ -39,7 +39,7 @@ _LEAST_WEIGHT = 0.05
 # The dual solver hardly takes longer than with 0.1. The primal one, which scikit-learn prefers for more texts than
 # features, stops far from the solution with 0.1 (P@3 77.5 for 78.4 on part of EURLEX57K) and needs longer for it.
 _TOLERANCE, _MOST_ROUNDS = 0.01, 200
-_FEW_PRODUCTS = 10**7
+_FEW_PRODUCTS = 3 * 10**8
 # Margins without anything to tell apart.
 _YES, _NO = 1.0, -1.0
 # Classifiers that a worker fits before it returns them.
@@ -81,7 +81,7 @@ def fit_lexical(
     matrix, truth = sparse_rows(rows, counter), label_matrix(labels, num_labels)
     levels = _levels(matrix, truth, cluster_size, workers, show_progress)
     problems = _problems(truth, levels)
-    # Processes take longer to start than so little takes to fit.
+    # Processes take longer to start, and to import what they need, than so little takes to fit.
     workers = 1 if matrix.nnz * sum(len(parents) for parents in levels) < _FEW_PRODUCTS else workers
     weights, biases = _fit_problems(matrix, problems, c, workers, show_progress)
     sizes: dict[str, Any] = {

@@ -197,7 +197,7 @@ def test_a_new_label_is_learned_from_some_texts_and_nothing_else_is_forgotten(te
 def test_few_texts_have_fixed_weights_and_the_run_says_so(flags, tmp_path, caplog):
     flags = without(flags, "--validation_size")
     with caplog.at_level(logging.WARNING):
-        results = main([*flags, "--output_dir", str(tmp_path / "run")])
+        results = main([*flags, "--max_train_texts", "99", "--output_dir", str(tmp_path / "run")])
     assert results["blend"]["texts"] == 0 and "held out" in caplog.text
     assert results["test"]["blend"]["precision@1"] > 0.8
 
