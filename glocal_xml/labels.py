@@ -81,8 +81,8 @@ def edit_labels(
         unlike = [name for name, similarity in zip(add, similarities.tolist(), strict=True) if similarity < _SIMILAR]
         if unlike:
             logger.warning(
-                "No label has a name like that of %d new ones, such as %r: their first scores mean nothing; train on "
-                "texts that have them before you use them",
+                "No label has a name like that of %d new ones, such as %r: their scores mean nothing until the model "
+                "learns texts that have them",
                 *(len(unlike), unlike[0]),
             )
 
