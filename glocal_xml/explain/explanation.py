@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .printable import NOTHING, signed, two_digits
 from .words import Word
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ALL_BRANCHES, BLEND = "all", "blend"
 # What the numbers of words are.
@@ -238,7 +241,7 @@ class Explanation:
 
         return html_page([self])
 
-    def figure(self) -> Any:
+    def figure(self) -> "Figure":
         """A heat map (`matplotlib.figure.Figure`) of labels and words (extra `analysis`)."""
         from .heat_map import heat_map
 

@@ -1,12 +1,15 @@
 """Explanations as a figure."""
 
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glocal_xml.matplotlib_extra import check_matplotlib
 
 from .explanation import ATTENTION, Explanation, strongest_words
 from .printable import short, signed, two_digits
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _LONGEST_NAME = 40
 _LEAST_WRITTEN = 0.05
@@ -14,7 +17,7 @@ _LEAST_WRITTEN = 0.05
 _SIGNED_COLORS = ("#dc2626", "#ffffff", "#16a34a")
 
 
-def heat_map(explanation: Explanation) -> Any:
+def heat_map(explanation: Explanation) -> "Figure":
     """
     Labels in rows, the words that matter most to any of them in columns, in the order of the text. Contributions have
     further columns for all the rest, and for the logit that they sum to.
