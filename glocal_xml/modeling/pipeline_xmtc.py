@@ -157,7 +157,7 @@ class ExtremeMultiLabelPipeline(Pipeline):
             # What a run notes where its weights are fixed ones.
             if self.model.config.blend.get("texts") == 0:
                 logger.warning_once(
-                    f"The threshold of this model, {threshold}, is no fitted one, since its run had too few held-out "
+                    f"The threshold of this model, {threshold}, was not fitted, since its run had too few held-out "
                     "texts: most texts may get no labels. Run `glocal-xml calibrate MODEL FILE` on held-out texts, or "
                     "give a number."
                 )

@@ -31,7 +31,7 @@ def with_whole_texts(
         return texts
     options: dict[str, Any] = {"batched": True, "fn_kwargs": {"tokenizer": tokenizer}}
     if isinstance(texts, IterableDataset):
-        # A stream shows no bar, and does not know its columns unless it is told of them.
+        # A stream shows no bar, and knows its columns only where they are given.
         return texts.map(
             _whole_texts, features=Features({**texts.features, TEXT_IDS: List(Value("int32"))}), **options
         )
