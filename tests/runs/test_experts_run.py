@@ -397,11 +397,12 @@ def test_a_frozen_encoder_needs_a_head_over_embeddings(flags, tmp_path, wrong, m
         main([*flags, *wrong])
 
 
-@pytest.mark.parametrize(("few", "frozen"), [(10**9, True), (0, False)])
-def test_a_budget_freezes_the_encoder_where_labels_have_few_texts(
-    flags, tmp_path, encoder_folder, monkeypatch, few, frozen, caplog
+@pytest.mark.parametrize(("few", "least", "frozen"), [(10**9, 0.06, True), (0, 0.06, False), (10**9, 10**9, False)])
+def test_a_budget_freezes_the_encoder_where_labels_have_few_texts_and_enough_can_be_read(
+    flags, tmp_path, encoder_folder, monkeypatch, few, least, frozen, caplog
 ):
     monkeypatch.setattr("glocal_xml.runs.time_plan._FEW_POSITIVES", few)
+    monkeypatch.setattr("glocal_xml.runs.time_plan._LEAST_READ", least)
     # A sentence encoder: its embeddings are of use as they are.
     encoder = shutil.copytree(encoder_folder, tmp_path / "encoder")
     (encoder / "1_Pooling").mkdir()
